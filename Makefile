@@ -1,0 +1,42 @@
+# `make run` and `make test` work on a fresh machine: both call `make setup` first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup run test test-slow lint types check wheel bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "leanfed needs Python 3.11 or newer, but $(PYTHON) is older. Try: make setup PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+run: setup
+	$(BIN)/leanfed demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+# Lint and types first, so that tests do not run on broken code; the runner's summary is the last line.
+test: setup lint types
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: setup
+	$(BIN)/pytest -m slow
+
+bench: setup
+	$(BIN)/pytest benchmarks --benchmark-enable --benchmark-only
+
+wheel: setup
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

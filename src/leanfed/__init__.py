@@ -1,0 +1,25 @@
+"""Lightweight personalised federated learning for the mobile edge."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+__version__ = version("leanfed")
+
+# Public names, resolved on first use so that `import leanfed` stays light (no torch).
+_PUBLIC = {
+    "Run": "leanfed.experiments.build",
+    "Settings": "leanfed.experiments.settings",
+    "resume": "leanfed.experiments.build",
+    "run": "leanfed.experiments.build",
+}
+
+__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'leanfed' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)

@@ -1,0 +1,1 @@
+"""What is cut: sparsification of gradients, pruning of heads, and the wire format."""

@@ -1,0 +1,47 @@
+"""The few exceptions we raise; each carries the exit code that the command line returns for it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LeanfedError(Exception):
+    """Something leanfed can explain: what, the value, what is allowed, what to do."""
+
+    exit_code = 1
+
+
+class InputError(LeanfedError):
+    """The user's input cannot be used as it is."""
+
+    exit_code = 2
+
+
+class SettingsError(InputError):
+    """A settings file, key or value is wrong."""
+
+
+class DataError(InputError):
+    """A data set is missing, damaged or too small for what is asked."""
+
+
+class StorageError(InputError):
+    """A file or folder cannot be read or written."""
+
+
+class BusyError(InputError):
+    """Another process holds the run folder."""
+
+
+class InfeasibleError(LeanfedError):
+    """No plan satisfies the limits."""
+
+    exit_code = 3
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint naming the known word closest to `word`, or all known words when none is close."""
+    options = sorted(known)
+    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(options)}."

@@ -1,0 +1,105 @@
+"""Files that are whole or absent: atomic writes, checksums, and a lock that dies with its process."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from leanfed.errors import BusyError, StorageError
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def explained(path: Path, action: str = "write") -> Iterator[None]:
+    """Turn the system's refusal to read or write `path` into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"Cannot {action} {path}: {error.strerror or error}. "
+            "Free some space, fix the permissions or choose another folder; nothing that was complete is lost."
+        ) from error
+
+
+def make_folder(path: Path) -> Path:
+    """Create a folder and its parents."""
+    with explained(path, "create folder"):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary neighbour, flush it to disk, then move it into place in one step."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with explained(path):
+        try:
+            write(partial)
+            _flush(partial)
+            partial.replace(path)
+            _flush(path.parent)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically."""
+    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8") and None)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, indented for people."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, naming the file when it is damaged."""
+    with explained(path, "read"):
+        text = path.read_text(encoding="utf-8")
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise StorageError(f"{path} is not valid JSON ({error}). Restore it or start a new run.") from error
+    if not isinstance(value, dict):
+        raise StorageError(f"{path} holds a JSON {type(value).__name__}, not an object. Restore it or start a new run.")
+    return value
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process; the kernel lets go when the process ends, however it ends."""
+    path = folder / ".lock"
+    with explained(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            raise BusyError(
+                f"{folder} is in use by process {owner}. Wait for it to end, stop it, or choose another folder."
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _flush(path: Path) -> None:
+    """Ask the system to put a file or folder entry on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Why: the convergence bound and its constants."""

@@ -1,0 +1,1 @@
+"""What it costs: fleet, channel, payload, rate, latency and energy (NumPy only)."""
