@@ -16,7 +16,7 @@ _PUBLIC = {
     "run": "leanfed.experiments.build",
 }
 
-__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_PUBLIC)]
 
 
 def __getattr__(name: str) -> Any:
