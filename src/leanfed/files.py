@@ -54,7 +54,11 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
-    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8") and None)
+
+    def write(partial: Path) -> None:
+        partial.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

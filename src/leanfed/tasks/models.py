@@ -1,0 +1,55 @@
+"""The models that can be trained, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from leanfed.registry import Registry
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """How to build a model, what it eats, and where it is cut by default."""
+
+    build: Callable[[int], nn.Module]  # number of classes -> freshly initialised model
+    input_shape: tuple[int, ...]  # (channels, height, width); smaller images are padded with black
+    default_split: str  # the last layer of the base
+
+
+MODELS: Final[Registry[ModelSpec]] = Registry("model")
+
+
+class LeNet5(nn.Module):
+    """LeNet-5 with ReLU and max-pooling on 32x32 images: 61,706 parameters for ten classes."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 5)  # 32x32 -> 28x28, pooled to 14x14
+        self.conv2 = nn.Conv2d(6, 16, 5)  # 14x14 -> 10x10, pooled to 5x5
+        self.conv3 = nn.Conv2d(16, 120, 5)  # 5x5 -> 1x1
+        self.fc1 = nn.Linear(120, 84)
+        self.fc2 = nn.Linear(84, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, 1, 32, 32) -> (batch, classes)."""
+        x = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.relu(self.conv3(x)).flatten(1)
+        logits: Tensor = self.fc2(functional.relu(self.fc1(x)))
+        return logits
+
+
+MODELS.add("lenet5", ModelSpec(LeNet5, input_shape=(1, 32, 32), default_split="conv3"))
+
+
+def build_model(name: str, classes: int, seed: int) -> nn.Module:
+    """A model whose initial weights follow from the seed alone; torch's own generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)
+        return MODELS[name].build(classes)

@@ -1,0 +1,111 @@
+"""The cut of a model into a shared part and a private part, and the model as one flat vector [shared | private]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from leanfed.errors import SettingsError, nearest
+
+
+@dataclass(frozen=True)
+class Split:
+    """Parameter names and shapes of the shared and of the private part, each in the model's own order."""
+
+    shared: Mapping[str, torch.Size]
+    private: Mapping[str, torch.Size]
+
+    @property
+    def shared_size(self) -> int:
+        """d_B, where the base is the shared part."""
+        return sum(math.prod(shape) for shape in self.shared.values())
+
+    @property
+    def private_size(self) -> int:
+        """d_P, where the head is the private part."""
+        return sum(math.prod(shape) for shape in self.private.values())
+
+    @property
+    def size(self) -> int:
+        """d = d_B + d_P."""
+        return self.shared_size + self.private_size
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """All parameters in the order of the flat vector."""
+        return {**self.shared, **self.private}
+
+    def reversed(self) -> Split:
+        """The private part shared and the shared part private."""
+        return Split(shared=self.private, private=self.shared)
+
+    def all_shared(self) -> Split:
+        """Nothing private."""
+        return Split(shared=self.shapes, private={})
+
+
+def split_after(model: nn.Module, layer: str) -> Split:
+    """Cut behind `layer`: it and everything before it is the shared base, the rest the private head.
+
+    The cut is generic over modules: parameters are taken in the order in which the model registers them, those that
+    are frozen are left out, and `layer` may be any prefix of a parameter's name at a layer boundary.
+    """
+    shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
+    names = list(shapes)
+    inside = [i for i, name in enumerate(names) if name.startswith(f"{layer}.")]
+    if not inside:
+        layers = dict.fromkeys(name.rpartition(".")[0] for name in names)
+        raise SettingsError(f"The model has no layer {layer!r} to split after: {nearest(layer, layers)}")
+    cut = inside[-1] + 1
+    if cut == len(names):
+        raise SettingsError(f"A split after {layer!r} leaves no head. Choose an earlier layer, or method 'fedavg'.")
+    return Split({n: shapes[n] for n in names[:cut]}, {n: shapes[n] for n in names[cut:]})
+
+
+def flatten(model: nn.Module, shapes: Mapping[str, torch.Size]) -> Tensor:
+    """The named parameters of a model as one new vector, in the given order."""
+    parameters = dict(model.named_parameters())
+    return torch.cat([parameters[name].detach().reshape(-1) for name in shapes] or [torch.empty(0)])
+
+
+class FlatModel:
+    """A model whose weights and gradients are views into two flat vectors laid out as [shared | private]."""
+
+    def __init__(self, model: nn.Module, split: Split) -> None:
+        if any(True for _ in model.buffers()):
+            raise SettingsError(
+                f"{type(model).__name__} keeps buffers (such as batch statistics), which have no owner in a split yet. "
+                "Use a model without them."
+            )
+        self.model = model
+        self.split = split
+        self._weights = flatten(model, split.shapes)
+        self._gradient = torch.zeros_like(self._weights)
+        self.initial = self._weights.clone()  # the weights the model was built with, the same on every machine
+        start = 0
+        parameters = dict(model.named_parameters())
+        for name, shape in split.shapes.items():
+            end = start + math.prod(shape)
+            parameters[name].data = self._weights[start:end].view(shape)
+            parameters[name].grad = self._gradient[start:end].view(shape)
+            start = end
+
+    def loss_and_gradient(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+        """Mean loss of a batch and its gradient, Eq. (2); the gradient is valid until the next call."""
+        self._weights.copy_(weights)
+        self._gradient.zero_()
+        loss = functional.cross_entropy(self.model(inputs), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item(), self._gradient
+
+    def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        """The model's answer at the given weights."""
+        self._weights.copy_(weights)
+        with torch.no_grad():
+            answer: Tensor = self.model(inputs)
+        return answer

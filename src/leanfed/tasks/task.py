@@ -1,0 +1,171 @@
+"""A learning task: a data set dealt to clients, a model, and its cut; everything follows from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from leanfed.errors import DataError, SettingsError
+from leanfed.records import Floats, Ints, Section
+from leanfed.streams import stream, stream_seed
+from leanfed.tasks.cache import Samples, load_samples
+from leanfed.tasks.datasets import DATASETS
+from leanfed.tasks.models import MODELS, build_model
+from leanfed.tasks.partition import Partition, PartitionSettings, make_partition
+from leanfed.tasks.split import Split, flatten, split_after
+
+
+class TaskSettings(Section):
+    """What is learned."""
+
+    dataset: str = "mnist-5k"
+    """A data set by name; `leanfed data` lists them."""
+    model: str = "lenet5"
+    """A model by name."""
+    split: str | None = None
+    """The last layer of the shared base; the model's own default when left out."""
+    partition: PartitionSettings = Field(default_factory=lambda: PartitionSettings(kind="class", classes_per_client=2))
+    """How samples are dealt to clients."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Normalised inputs and their labels."""
+
+    inputs: Tensor  # (samples, channels, height, width)
+    labels: Tensor  # (samples,)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images padded to the model's input size, kept as bytes and normalised when drawn."""
+
+    pixels: npt.NDArray[np.uint8]  # (n, channels, height, width)
+    labels: Ints
+    mean: Tensor  # (channels, 1, 1), of pixels in [0, 1]
+    deviation: Tensor
+
+    def batch(self, rows: Ints) -> Batch:
+        """The given rows as (pixel / 255 - mean) / deviation."""
+        pixels = torch.from_numpy(np.ascontiguousarray(self.pixels[rows])).to(torch.float32)
+        return Batch(pixels.div_(255).sub_(self.mean).div_(self.deviation), torch.from_numpy(self.labels[rows]))
+
+
+def draw_rows(rows: Ints, size: int, rng: np.random.Generator) -> Ints:
+    """A batch without replacement; with replacement only where a client has fewer samples than the batch."""
+    return rng.choice(rows, size, replace=len(rows) < size)
+
+
+def epoch_rows(rows: Ints, size: int, rng: np.random.Generator) -> Iterator[Ints]:
+    """Every sample once, shuffled, in batches of `size`; the last one takes what is left."""
+    shuffled = rng.permutation(rows)
+    for start in range(0, len(rows), size):
+        yield shuffled[start : start + size]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Clients with their own data, and a model that they learn."""
+
+    settings: TaskSettings
+    seed: int
+    train: Images
+    test: Images
+    partition: Partition
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.partition.train)
+
+    @property
+    def gamma(self) -> Floats:
+        """gamma_n, from sample counts."""
+        return self.partition.gamma
+
+    @property
+    def classes(self) -> int:
+        """Number of labels."""
+        return DATASETS[self.settings.dataset].classes
+
+    @cached_property
+    def split(self) -> Split:
+        """The cut into shared base and private head."""
+        layer = self.settings.split or MODELS[self.settings.model].default_split
+        return split_after(self.new_model("base"), layer)
+
+    def new_model(self, *labels: str | int) -> nn.Module:
+        """A model initialised from the stream (seed, "weights", labels)."""
+        return build_model(self.settings.model, self.classes, stream_seed(self.seed, "weights", *labels))
+
+    def initial_shared(self, split: Split) -> Tensor:
+        """The shared part starts once, the same for every method."""
+        return flatten(self.new_model("base"), split.shared)
+
+    def initial_private(self, split: Split, client: int) -> Tensor:
+        """Each client's private part starts from a stream of its own."""
+        return flatten(self.new_model("head", client), split.private)
+
+    def batches(self, client: int, round_number: int, size: int, *, steps: int, epochs: int | None) -> Iterator[Batch]:
+        """The training batches of one client in one round: `steps` draws, or `epochs` passes over its data."""
+        rows = self.partition.train[client]
+        rng = stream(self.seed, "batch", round_number, client)
+        if epochs is None:
+            for _ in range(steps):
+                yield self.train.batch(draw_rows(rows, size, rng))
+        else:
+            for _ in range(epochs):
+                for chosen in epoch_rows(rows, size, rng):
+                    yield self.train.batch(chosen)
+
+    @cached_property
+    def majority_guess(self) -> Floats:
+        """Per client: accuracy on its test set of always naming its most frequent training label."""
+        guesses = [np.bincount(self.train.labels[rows]).argmax() for rows in self.partition.train]
+        return np.array(
+            [np.mean(self.test.labels[rows] == guess) for rows, guess in zip(self.partition.test, guesses, strict=True)]
+        )
+
+
+def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None) -> Task:
+    """Load the data, deal it to clients, and check that the model can take it."""
+    spec = DATASETS[settings.dataset]
+    shape = MODELS[settings.model].input_shape
+    if spec.shape is None or len(spec.shape) != len(shape) or spec.shape[0] != shape[0] or spec.shape[1] > shape[1]:
+        raise SettingsError(
+            f"Model {settings.model!r} takes inputs of shape {shape}, but {settings.dataset!r} has "
+            f"{'texts' if spec.shape is None else spec.shape}. Choose another model or data set."
+        )
+    train, test = (_images(settings.dataset, split, shape, data_root) for split in ("train", "test"))
+    partition = make_partition(train.labels, test.labels, spec.classes, settings.partition, seed)
+    task = Task(settings, seed, train, test, partition)
+    _ = task.split  # refuse an unknown layer now, not in the first round
+    return task
+
+
+def _images(name: str, split: str, shape: tuple[int, ...], root: Path | None) -> Images:
+    """One split, padded with black to the model's input size."""
+    spec = DATASETS[name]
+    samples = load_samples(name, split, root)
+    mean, deviation = (torch.tensor(values).reshape(-1, 1, 1) for values in (spec.mean, spec.deviation))
+    return Images(_pad(samples, shape), np.asarray(samples.labels), mean, deviation)
+
+
+def _pad(samples: Samples, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Centre images in a larger black frame; images of the right size stay memory-mapped."""
+    height, width = samples.inputs.shape[2:]
+    if (height, width) == shape[1:]:
+        return samples.inputs
+    top, left = (shape[1] - height) // 2, (shape[2] - width) // 2
+    if top < 0 or left < 0:
+        raise DataError(f"Images of {width}x{height} pixels do not fit the model's {shape[2]}x{shape[1]} input.")
+    frame = ((0, 0), (0, 0), (top, shape[1] - height - top), (left, shape[2] - width - left))
+    return np.pad(samples.inputs, frame)
