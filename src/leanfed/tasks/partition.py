@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -59,12 +60,12 @@ class Partition:
     train: tuple[Ints, ...]
     test: tuple[Ints, ...]
 
-    @property
+    @cached_property
     def sizes(self) -> Ints:
         """D_n: training samples per client."""
         return np.array([len(rows) for rows in self.train])
 
-    @property
+    @cached_property
     def gamma(self) -> Floats:
         """gamma_n = D_n / sum of D_n."""
         return np.asarray(self.sizes / self.sizes.sum(), dtype=np.float64)

@@ -1,0 +1,105 @@
+"""The states of all clients as one matrix per name, in memory or, above a limit, on disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanfed.algorithms.base import ClientState
+
+PRIVATE = "private"
+MEMORY_LIMIT_BYTES = 2 << 30  # above this a matrix lives in a file of its own
+
+
+class ClientStore:
+    """Private weights and memories of N clients; a client starts when it is first asked for."""
+
+    def __init__(
+        self, clients: int, start: Callable[[int], ClientState], memory_limit_bytes: int = MEMORY_LIMIT_BYTES
+    ) -> None:
+        self.clients = clients
+        self._start = start
+        self._limit = memory_limit_bytes
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._matrices: dict[str, Tensor] = {}  # name -> (clients, size)
+        self._holds: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}  # name -> (clients,)
+        self.changed: set[int] = set()  # since the last checkpoint
+
+    def __getitem__(self, client: int) -> ClientState:
+        """A copy of one client's state."""
+        if not self._has(PRIVATE, client):
+            self._write(client, self._start(client))
+        parts = {name: self._matrices[name][client].clone() for name in self._matrices if self._has(name, client)}
+        return ClientState(parts.pop(PRIVATE), parts)
+
+    def __setitem__(self, client: int, state: ClientState) -> None:
+        self._write(client, state)
+        self.changed.add(client)
+
+    def started(self) -> list[int]:
+        """Clients whose state is held."""
+        return [] if PRIVATE not in self._holds else np.flatnonzero(self._holds[PRIVATE]).tolist()
+
+    def rows(self, name: str, size: int) -> Tensor:
+        """The (clients, size) matrix of a name, for work on many clients at once; `start_all` and `mark` go with it."""
+        if name not in self._matrices:
+            self._matrices[name] = self._allocate(name, size)
+            self._holds[name] = np.zeros(self.clients, dtype=bool)
+        return self._matrices[name]
+
+    def start_all(self, clients: Iterable[int]) -> None:
+        """Make sure that these clients have started."""
+        for client in clients:
+            if not self._has(PRIVATE, client):
+                self._write(client, self._start(client))
+
+    def mark(self, clients: Iterable[int], names: Iterable[str]) -> None:
+        """Note that these rows were written."""
+        listed = list(clients)
+        for name in names:
+            self._holds[name][listed] = True
+        self.changed.update(listed)
+
+    def holds(self, name: str, client: int) -> bool:
+        """Whether a client has something under this name."""
+        return self._has(name, client)
+
+    def tensors(self, clients: Iterable[int]) -> dict[str, Tensor]:
+        """What a checkpoint writes: `client.name` -> tensor."""
+        return {
+            f"{client}.{name}": self._matrices[name][client]
+            for client in clients
+            for name in self._matrices
+            if self._has(name, client)
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what a checkpoint wrote."""
+        for key, tensor in tensors.items():
+            client, _, name = key.partition(".")
+            self.rows(name, len(tensor))[int(client)] = tensor
+            self._holds[name][int(client)] = True
+
+    def _has(self, name: str, client: int) -> bool:
+        return name in self._holds and bool(self._holds[name][client])
+
+    def _write(self, client: int, state: ClientState) -> None:
+        parts = {PRIVATE: state.private, **state.memory}
+        for name, tensor in parts.items():
+            self.rows(name, len(tensor))[client] = tensor
+            self._holds[name][client] = True
+        for name in self._matrices.keys() - parts.keys():
+            self._holds[name][client] = False
+
+    def _allocate(self, name: str, size: int) -> Tensor:
+        if self.clients * size * 4 <= self._limit:
+            return torch.zeros(self.clients, size)
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="leanfed-clients-")
+        path = Path(self._folder.name) / f"{name}.f32"
+        return torch.from_numpy(np.memmap(path, dtype=np.float32, mode="w+", shape=(self.clients, size)))

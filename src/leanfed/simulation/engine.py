@@ -1,0 +1,65 @@
+"""The seam between the loop and whatever computes a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from leanfed.algorithms.base import ServerState, Upload
+from leanfed.records import Floats, Ints, RoundPlan
+from leanfed.simulation.clients import ClientStore
+from leanfed.simulation.world import World
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """What a round made: the server's next state, and a column per quantity over the participants."""
+
+    server: ServerState
+    loss: Floats  # (participants,)
+    samples: Ints  # samples processed
+    entries: Ints  # values uploaded
+
+
+class Engine(ABC):
+    """Runs one round: clients of the plan train, the server aggregates; `clients` is updated in place."""
+
+    name: str
+
+    @abstractmethod
+    def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
+        """One exchange between server and clients."""
+
+
+@final
+class ReferenceEngine(Engine):
+    """The plain loop over clients: any model, any method, one client's gradient in memory at a time."""
+
+    name = "reference"
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.model = world.new_model()
+
+    def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
+        """Algorithm 1's round: each participant trains and uploads, then the server steps."""
+        losses: list[float] = []
+        samples: list[int] = []
+        entries: list[int] = []
+
+        def uploads() -> Iterator[tuple[float, Upload]]:
+            for client, k, r in zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True):
+                job = self.world.job(client, plan.round, k, r)
+                update = self.world.algorithm.client_update(server.shared, clients[client], job, self.model)
+                clients[client] = update.client
+                losses.append(update.loss)
+                samples.append(update.samples)
+                entries.append(update.upload.entries)
+                yield self.world.task.gamma[client], update.upload
+
+        after = self.world.algorithm.server_update(server, uploads(), self.world.training, plan.round)
+        return RoundOutcome(after, np.array(losses), np.array(samples), np.array(entries))

@@ -1,0 +1,84 @@
+"""A world: the task, the method that learns it, how clients train, and who takes part in which round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from leanfed.algorithms.base import Algorithm, Job, Training
+from leanfed.errors import SettingsError
+from leanfed.records import RoundPlan, Section
+from leanfed.simulation.clients import ClientStore
+from leanfed.streams import stream
+from leanfed.tasks.split import FlatModel, Split
+from leanfed.tasks.task import Task
+
+
+class Participation(Section):
+    """Who takes part in a round."""
+
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    """Share of the clients drawn for each round, at least one."""
+    cohorts: tuple[tuple[int, ...], ...] | None = Field(default=None, min_length=1)
+    """Or the client numbers of each round; when there are more rounds than lists, the lists are used in turn."""
+
+    @model_validator(mode="after")
+    def _one_of_the_two(self) -> Participation:
+        if self.cohorts is not None and self.fraction != 1.0:
+            raise ValueError("give participation.fraction or participation.cohorts, not both")
+        if self.cohorts is not None and any(len(set(c)) != len(c) or not c or min(c) < 0 for c in self.cohorts):
+            raise ValueError("each list in participation.cohorts must hold different client numbers from 0 on")
+        return self
+
+
+@dataclass(frozen=True)
+class World:
+    """All that stays the same over the rounds of a run."""
+
+    task: Task
+    algorithm: Algorithm
+    training: Training
+    participation: Participation
+
+    @cached_property
+    def split(self) -> Split:
+        """What this method shares and what it keeps private."""
+        return self.algorithm.divide(self.task.split)
+
+    def new_model(self) -> FlatModel:
+        """A model to compute with, laid out for this method."""
+        return FlatModel(self.task.new_model("base"), self.split)
+
+    def new_clients(self) -> ClientStore:
+        """The clients before their first round."""
+        return ClientStore(self.task.clients, lambda client: self.algorithm.start_client(self.task, client))
+
+    def cohort(self, round_number: int) -> tuple[int, ...]:
+        """The participants of a round, increasing; they follow from seed and round alone."""
+        everyone = self.task.clients
+        if self.participation.cohorts is not None:
+            listed = self.participation.cohorts[round_number % len(self.participation.cohorts)]
+            if max(listed) >= everyone:
+                raise SettingsError(f"participation.cohorts names client {max(listed)}; the last is {everyone - 1}.")
+            return tuple(sorted(listed))
+        count = max(1, round(self.participation.fraction * everyone))
+        chosen = stream(self.task.seed, "cohort", round_number).choice(everyone, count, replace=False)
+        return tuple(sorted(chosen.tolist()))
+
+    def plan(self, round_number: int) -> RoundPlan:
+        """The round's participants with the method's own keep rates."""
+        cohort = self.cohort(round_number)
+        k, r = self.algorithm.rates(self.task.clients)
+        chosen = np.array(cohort)
+        return RoundPlan(round_number, cohort, k[chosen], r[chosen])
+
+    def job(self, client: int, round_number: int, k: float, r: float) -> Job:
+        """One client's part of a plan."""
+        settings = self.training
+        batches = self.task.batches(
+            client, round_number, settings.batch_size, steps=settings.local_steps, epochs=settings.local_epochs
+        )
+        return Job(client, round_number, self.task.seed, settings, batches, k, r)
