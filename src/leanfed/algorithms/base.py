@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from leanfed.errors import SettingsError
@@ -19,6 +19,17 @@ from leanfed.tasks.split import FlatModel, Split
 from leanfed.tasks.task import Batch, Task
 
 KeepRate = Annotated[float, Field(gt=0, le=1)]
+
+
+def _keep_rates(value: Any) -> Any:
+    """One keep rate, or one per client."""
+    rates = value if isinstance(value, list | tuple) else (value,)
+    if not rates or not all(isinstance(rate, int | float) and 0 < rate <= 1 for rate in rates):
+        raise ValueError("a keep rate must be above 0 and at most 1 (one number, or a list with one per client)")
+    return tuple(float(rate) for rate in rates) if isinstance(value, list | tuple) else float(value)
+
+
+KeepRates = Annotated[float | tuple[float, ...], BeforeValidator(_keep_rates)]
 
 
 class Training(Section):

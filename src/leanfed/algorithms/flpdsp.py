@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, ClientState, ClientUpdate, Job, KeepRate, Upload, per_client
+from leanfed.algorithms.base import ALGORITHMS, Algorithm, ClientState, ClientUpdate, Job, KeepRates, Upload, per_client
 from leanfed.algorithms.local import LocalRun, local_steps
 from leanfed.compression.prune import Pruning, keep_mask
 from leanfed.compression.sparsify import Sparsification, sparsify, unsent
@@ -23,9 +23,9 @@ class Flpdsp(Algorithm):
     """Algorithm 1: prune the head, take gradients, send the largest of the base's, update the head."""
 
     name: Literal["flpdsp"] = "flpdsp"
-    k: KeepRate | tuple[KeepRate, ...] = 0.74
+    k: KeepRates = 0.74
     """Keep rate of the base gradient; one number, or one per client (the paper's average at 10 MHz)."""
-    r: KeepRate | tuple[KeepRate, ...] = 0.82
+    r: KeepRates = 0.82
     """Keep rate of the head; one number, or one per client (the paper's average at 10 MHz)."""
     sparsify: Sparsification = Field(default_factory=Sparsification)
     """How gradient entries are chosen."""

@@ -1,0 +1,221 @@
+"""From settings to a run: build the world, play the rounds, keep the folder whole."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from leanfed.experiments.settings import Settings
+from leanfed.files import folder_lock, read_json, sha256_of, write_json, write_text
+from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
+from leanfed.simulation.checkpoint import Checkpoints, all_tensors, write_tensors
+from leanfed.simulation.engine import Engine, ReferenceEngine
+from leanfed.simulation.rounds import Progress, RoundRecord, play, start
+from leanfed.simulation.world import World
+from leanfed.tasks.task import Task, build_task
+
+Listener = Callable[[RoundRecord], None]
+TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its numbers, its rows, and its folder if it has one."""
+
+    settings: Settings
+    summary: dict[str, Any]
+    rounds: pl.DataFrame
+    clients: pl.DataFrame
+    folder: Path | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """Final gamma-weighted test accuracy."""
+        return float(self.summary["accuracy"])
+
+
+def run(
+    settings: Settings,
+    out: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    given: str | None = None,
+    listen: Listener = lambda record: None,
+) -> Run:
+    """Train from the first round; with `out` everything is kept in a run folder that can be resumed.
+
+    >>> import leanfed
+    >>> leanfed.run(leanfed.Settings(rounds=2)).rounds.height  # doctest: +SKIP
+    2
+    """
+    world = build_world(settings, data_dir)
+    if out is None:
+        return _play_in_memory(settings, world, listen)
+    folder = create_run_folder(Path(out))
+    with folder_lock(folder.path):
+        if given is not None:
+            write_text(folder.given, given)
+        write_json(folder.environment, environment())
+        write_json(folder.settings, settings.resolved())
+        folder.log("start", engine=choose_engine(world, settings).name)
+        for note in settings.algorithm.notes():
+            folder.log("note", text=note)
+        return _play_in_folder(settings, world, folder, listen)
+
+
+def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Listener = lambda record: None) -> Run:
+    """Go on after a stop, bit for bit as if it had not happened; a finished run is read back."""
+    folder = RunFolder(Path(out))
+    settings = Settings.from_values(folder.read_settings(), str(folder.settings))
+    with folder_lock(folder.path):
+        if folder.finished:
+            return Run(
+                settings,
+                read_json(folder.summary),
+                folder.read_table("rounds"),
+                folder.read_table("clients"),
+                folder.path,
+            )
+        world = build_world(settings, data_dir)
+        folder.log("resume")
+        return _play_in_folder(settings, world, folder, listen)
+
+
+def build_world(settings: Settings, data_dir: str | Path | None = None) -> World:
+    """The task and method of the settings."""
+    task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
+    world = World(task, settings.algorithm, settings.training, settings.participation)
+    world.plan(0)  # refuse rates or cohorts that do not fit the clients now, not in the first round
+    return world
+
+
+def choose_engine(world: World, settings: Settings) -> Engine:
+    """What computes the rounds."""
+    return ReferenceEngine(world)
+
+
+def fingerprint(task: Task) -> str:
+    """A digest of the data as dealt to clients: a run goes on only with the data it began with."""
+    content = hashlib.sha256(task.train.labels.tobytes() + task.test.labels.tobytes())
+    for rows in (*task.partition.train, *task.partition.test):
+        content.update(rows.tobytes())
+    return content.hexdigest()
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for whoever reads the results later."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: version(name) for name in TRACKED},
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, when leanfed runs from one."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    """A fixed number of torch threads, restored afterwards: results must not depend on the caller's setting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
+    """All rounds, nothing written."""
+    engine, progress = choose_engine(world, settings), start(world)
+    rounds: list[pl.DataFrame] = []
+    clients: list[pl.DataFrame] = []
+    with _torch_threads(settings.run.threads):
+        for record in play(world, engine, progress, settings.rounds, settings.evaluation):
+            rounds.append(record.rounds)
+            clients.append(record.clients)
+            listen(record)
+    table = pl.concat(rounds)
+    return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
+
+
+def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen: Listener) -> Run:
+    """The rounds that are left, with a checkpoint every so often, then the final files."""
+    checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
+    progress = checkpoints.load(world) or start(world)
+    rounds: list[pl.DataFrame] = []
+    clients: list[pl.DataFrame] = []
+    clock = time.monotonic()
+    with _torch_threads(settings.run.threads):
+        engine = choose_engine(world, settings)
+        for record in play(world, engine, progress, settings.rounds, settings.evaluation):
+            progress = record.progress
+            rounds.append(record.rounds)
+            clients.append(record.clients)
+            if progress.round % settings.run.checkpoint_every == 0 or progress.round == settings.rounds:
+                checkpoints.save(progress, pl.concat(rounds), pl.concat(clients))
+                rounds, clients = [], []
+            now = time.monotonic()
+            folder.log(
+                "round", round=progress.round - 1, seconds=round(now - clock, 4), accuracy=record.row["accuracy"]
+            )
+            clock = now
+            listen(record)
+    return _finish(settings, world, folder, checkpoints, progress)
+
+
+def _finish(settings: Settings, world: World, folder: RunFolder, checkpoints: Checkpoints, progress: Progress) -> Run:
+    """Write the tables, the weights and, last, the summary."""
+    tables = checkpoints.tables()
+    for name, table in tables.items():
+        write_table(folder.table(name), table)
+    write_tensors(folder.weights, all_tensors(progress))
+    sums = {path.name: sha256_of(path) for path in (folder.table("rounds"), folder.table("clients"), folder.weights)}
+    summary = {**summarise(settings, world, tables["rounds"]), "sha256": sums}
+    write_summary(folder, summary)
+    folder.log("finish", accuracy=summary["accuracy"])
+    return Run(settings, summary, tables["rounds"], tables["clients"], folder.path)
+
+
+def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[str, Any]:
+    """The result in a few numbers."""
+    tested = rounds.filter(pl.col("accuracy").is_not_null())
+    last = tested.row(-1, named=True)
+    return {
+        "name": settings.name,
+        "algorithm": settings.algorithm.model_dump()["name"],
+        "dataset": settings.task.dataset,
+        "partition": settings.task.partition.label(),
+        "clients": world.task.clients,
+        "rounds": rounds.height,
+        "seed": settings.seed,
+        "shared_size": world.split.shared_size,
+        "private_size": world.split.private_size,
+        "accuracy": last["accuracy"],
+        "loss": last["loss"],
+        "worst_decile": last["worst_decile"],
+        "majority_guess": last["majority_guess"],
+        "best_accuracy": tested["accuracy"].max(),
+        "entries": int(rounds["entries"].sum()),
+    }

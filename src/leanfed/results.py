@@ -1,0 +1,170 @@
+"""The run folder: what it holds, and how to read it without any training code."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leanfed.errors import StorageError
+from leanfed.files import explained, make_folder, read_json, write_atomically, write_json
+
+if TYPE_CHECKING:
+    import polars as pl
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run. The folder is the API: everything else is made from it.
+
+    settings.toml     the settings as given (when they came from a file)
+    settings.json     the settings with every default filled in
+    environment.json  versions and machine
+    events.jsonl      what happened when, one JSON object a line
+    checkpoint/       what `leanfed resume` needs
+    rounds.parquet    one row per round, when the run has ended
+    clients.parquet   one row per client and round
+    weights.safetensors, summary.json
+    """
+
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        """The resolved settings."""
+        return self.path / "settings.json"
+
+    @property
+    def given(self) -> Path:
+        """The settings file as the user wrote it."""
+        return self.path / "settings.toml"
+
+    @property
+    def environment(self) -> Path:
+        """Versions and machine."""
+        return self.path / "environment.json"
+
+    @property
+    def events(self) -> Path:
+        """The log of what happened."""
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the newest checkpoint."""
+        return self.path / "checkpoint"
+
+    @property
+    def summary(self) -> Path:
+        """The result in a few numbers; its presence says that the run has ended."""
+        return self.path / "summary.json"
+
+    @property
+    def weights(self) -> Path:
+        """The final weights of server and clients."""
+        return self.path / "weights.safetensors"
+
+    def table(self, name: str) -> Path:
+        """The Parquet file of `rounds` or `clients`."""
+        return self.path / f"{name}.parquet"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended."""
+        return self.summary.is_file()
+
+    def read_settings(self) -> dict[str, Any]:
+        """The resolved settings as plain values."""
+        if not self.settings.is_file():
+            raise StorageError(
+                f"{self.path} is not a run folder: it has no {self.settings.name}. Name a folder made by `leanfed run`."
+            )
+        return read_json(self.settings)
+
+    def read_table(self, name: str) -> pl.DataFrame:
+        """The rows of `rounds` or `clients` so far, whether the run has ended or not."""
+        import polars as pl
+
+        if self.table(name).is_file():
+            return _read_parquet(self.table(name))
+        manifest = read_json(self.checkpoint / "manifest.json") if (self.checkpoint / "manifest.json").is_file() else {}
+        parts = [_read_parquet(self.checkpoint / part) for part in manifest.get("rows", {}).get(name, [])]
+        if not parts:
+            raise StorageError(f"{self.path} holds no {name} yet. Let the run finish a round, or resume it.")
+        return pl.concat(parts)
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Append one event with the time of day."""
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
+        with explained(self.events), self.events.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def read_events(self) -> Iterator[dict[str, Any]]:
+        """All events; a line cut short by a crash is passed over."""
+        if not self.events.is_file():
+            return
+        for line in self.events.read_text(encoding="utf-8").splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                continue
+
+
+def create_run_folder(path: Path) -> RunFolder:
+    """A new run folder; one that holds a run already is refused."""
+    folder = RunFolder(path)
+    if folder.settings.exists():
+        state = "a finished run" if folder.finished else f"an unfinished run; go on with `leanfed resume {path}`"
+        raise StorageError(f"{path} holds {state}. Choose another folder, or remove this one.")
+    if path.is_dir() and any(child.name != ".lock" for child in path.iterdir()):
+        raise StorageError(f"{path} is not empty and not a run folder. Choose another folder.")
+    make_folder(path)
+    make_folder(folder.checkpoint)
+    return folder
+
+
+def find_runs(paths: list[Path]) -> list[RunFolder]:
+    """The run folders among the given paths and directly below them."""
+    found = []
+    for path in paths:
+        if not path.is_dir():
+            raise StorageError(f"{path} is not a folder. Name a run folder, or a folder of run folders.")
+        inside = (
+            [path] if RunFolder(path).settings.is_file() else sorted(p.parent for p in path.glob("*/settings.json"))
+        )
+        if not inside:
+            raise StorageError(f"{path} holds no run. Name a folder made by `leanfed run`.")
+        found += [RunFolder(p) for p in inside]
+    return found
+
+
+def write_table(path: Path, table: pl.DataFrame) -> None:
+    """Write a Parquet file atomically."""
+    import polars as pl
+
+    def write(partial: Path) -> None:
+        try:
+            table.write_parquet(partial, statistics=False)
+        except pl.exceptions.PolarsError as error:  # how the library reports some failed writes
+            raise OSError(str(error)) from error
+
+    write_atomically(path, write)
+
+
+def write_summary(folder: RunFolder, summary: Mapping[str, Any]) -> None:
+    """Write the summary, last of all files."""
+    write_json(folder.summary, {"format": FORMAT, **summary})
+
+
+def _read_parquet(path: Path) -> pl.DataFrame:
+    import polars as pl
+
+    try:
+        return pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise StorageError(f"{path} is not a readable Parquet file ({error}). Restore it or run again.") from error

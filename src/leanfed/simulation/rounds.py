@@ -1,0 +1,99 @@
+"""The loop: plan a round, run it, evaluate when asked, and hand a record to whoever listens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from leanfed.algorithms.base import ServerState
+from leanfed.records import RoundPlan
+from leanfed.simulation.clients import ClientStore
+from leanfed.simulation.engine import Engine, RoundOutcome
+from leanfed.simulation.evaluation import Evaluation, EvaluationSettings, evaluate
+from leanfed.simulation.world import World
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands between two rounds; `clients` is the live store."""
+
+    round: int  # the next round
+    server: ServerState
+    clients: ClientStore
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One finished round: where the run stands now, and its rows."""
+
+    progress: Progress
+    row: dict[str, Any]
+    rounds: pl.DataFrame  # one row
+    clients: pl.DataFrame  # one row per participant (per client when evaluated per client)
+
+
+def start(world: World) -> Progress:
+    """Before the first round."""
+    return Progress(0, world.algorithm.start_server(world.task), world.new_clients())
+
+
+def play(
+    world: World, engine: Engine, progress: Progress, rounds: int, evaluation: EvaluationSettings
+) -> Iterator[RoundRecord]:
+    """Run the rounds that are left."""
+    model = world.new_model()
+    for number in range(progress.round, rounds):
+        plan = world.plan(number)
+        outcome = engine.run_round(progress.server, progress.clients, plan)
+        progress = Progress(number + 1, outcome.server, progress.clients)
+        due = (number + 1) % evaluation.every == 0 or number + 1 == rounds
+        tested = evaluate(world, progress.server, progress.clients, model) if due else None
+        row = _round_row(world, plan, outcome, tested)
+        per_client = tested if evaluation.per_client else None
+        yield RoundRecord(
+            progress, row, _frame({k: [v] for k, v in row.items()}), _client_rows(plan, outcome, per_client)
+        )
+
+
+def _round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
+    """One row of the rounds table; test columns are empty where nothing was evaluated."""
+    gamma = world.task.gamma[list(plan.participants)]
+    return {
+        "round": plan.round,
+        "participants": len(plan.participants),
+        "train_loss": float(gamma @ outcome.loss / gamma.sum()),
+        "samples": int(outcome.samples.sum()),
+        "entries": int(outcome.entries.sum()),
+        "k_mean": float(plan.k.mean()),
+        "r_mean": float(plan.r.mean()),
+        "accuracy": tested.accuracy if tested else None,
+        "loss": tested.loss if tested else None,
+        "worst_decile": tested.worst_decile if tested else None,
+        "majority_guess": float(world.task.gamma @ world.task.majority_guess),
+    }
+
+
+def _client_rows(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> pl.DataFrame:
+    """Rows of the clients table."""
+    clients = np.array(plan.participants)
+    columns = {
+        "round": np.full(len(clients), plan.round),
+        "client": clients,
+        "k": plan.k,
+        "r": plan.r,
+        "loss": outcome.loss,
+        "samples": outcome.samples,
+        "entries": outcome.entries,
+        "accuracy": tested.accuracy_per_client[clients] if tested else [None] * len(clients),
+    }
+    return _frame(columns)
+
+
+def _frame(columns: dict[str, Any]) -> pl.DataFrame:
+    """Columns with one type for each, so that rows of any two rounds fit together."""
+    whole = {"round", "client", "participants", "samples", "entries"}
+    return pl.DataFrame(columns, schema={name: pl.Int64 if name in whole else pl.Float64 for name in columns})
