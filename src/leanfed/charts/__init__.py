@@ -1,0 +1,1 @@
+"""Pictures from plain columns; no training code, no display."""

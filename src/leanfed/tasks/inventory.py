@@ -1,0 +1,58 @@
+"""What data is here: a row for every split of every data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from leanfed.errors import DataError
+from leanfed.tasks.cache import load_samples
+from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
+from leanfed.tasks.hub import Progress, data_root, fetch, hub_url
+
+
+def inventory(root: Path | None = None, *, verify: bool = False) -> list[dict[str, Any]]:
+    """All splits: how many samples, whether they are here, where they are or would come from."""
+    return [_row(name, split, DATASETS[name], root, verify) for name in DATASETS for split in DATASETS[name].rows]
+
+
+def fetch_dataset(name: str, root: Path | None, progress: Progress) -> None:
+    """Download the splits of a data set that are not here."""
+    source = DATASETS[name].source
+    if not isinstance(source, HubSource):
+        raise DataError(f"{name!r} comes with the package {source.package!r}; there is nothing to fetch.")
+    for split in DATASETS[name].rows:
+        if not (data_root(root) / source.path(split)).is_file():
+            fetch(name, source, split, data_root(root), progress)
+
+
+def _row(name: str, split: str, spec: DatasetSpec, root: Path | None, verify: bool) -> dict[str, Any]:
+    here, where = True, ""
+    if isinstance(spec.source, HubSource):
+        path = data_root(root) / spec.source.path(split)
+        here = path.is_file()
+        where = str(path) if here else hub_url(spec.source, split)
+    else:
+        where = f"inside the package {spec.source.package}"
+    state = "no" if not here else _verified(name, split, spec, root) if verify else "yes"
+    return {
+        "dataset": name,
+        "split": split,
+        "samples": spec.rows[split],
+        "here": state,
+        "where": where,
+        "licence": spec.licence,
+    }
+
+
+def _verified(name: str, split: str, spec: DatasetSpec, root: Path | None) -> str:
+    """Decode a split and compare it with what is known of it."""
+    try:
+        samples = load_samples(name, split, root)
+    except DataError as error:
+        return f"damaged: {error}"
+    if len(samples) != spec.rows[split]:
+        return f"a subset: {len(samples):,} samples, all readable"
+    if split not in spec.digests:
+        return "all readable"
+    return "verified" if samples.digest() == spec.digests[split] else "damaged: the content is not the published one"
