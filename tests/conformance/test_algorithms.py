@@ -1,0 +1,151 @@
+"""One battery for every method: a newcomer gains these tests by being registered."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from leanfed.algorithms import ALGORITHMS
+from leanfed.algorithms.base import Algorithm, ServerState
+from leanfed.simulation.engine import ReferenceEngine, RoundOutcome
+from leanfed.simulation.rounds import start
+from leanfed.simulation.world import World
+
+EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
+WorldOf = Callable[..., World]
+
+
+def play(world: World, rounds: int = 2) -> tuple[list[RoundOutcome], dict[str, Tensor]]:
+    """Outcomes of the rounds, and all clients' tensors at the end."""
+    progress, engine = start(world), ReferenceEngine(world)
+    server, outcomes = progress.server, []
+    for number in range(rounds):
+        outcomes.append(engine.run_round(server, progress.clients, world.plan(number)))
+        server = outcomes[-1].server
+    progress.clients.start_all(range(world.task.clients))
+    return outcomes, {k: v.clone() for k, v in progress.clients.tensors(range(world.task.clients)).items()}
+
+
+def answer(world: World, client: int = 1) -> tuple[Algorithm, ServerState, object]:
+    """One client's answer to its first job."""
+    algorithm = world.algorithm
+    server, state = algorithm.start_server(world.task), algorithm.start_client(world.task, client)
+    plan = world.plan(0)
+    job = world.job(client, 0, float(plan.k[client]), float(plan.r[client]))
+    return algorithm, server, algorithm.client_update(server.shared, state, job, world.new_model())
+
+
+@EVERY
+def test_the_same_seed_gives_the_same_bits(name: str, world_of: WorldOf) -> None:
+    (first, clients), (again, clients_again) = (play(world_of(ALGORITHMS[name]())) for _ in range(2))
+    assert torch.equal(first[-1].server.shared, again[-1].server.shared)
+    assert clients.keys() == clients_again.keys()
+    assert all(torch.equal(clients[key], clients_again[key]) for key in clients)
+
+
+@EVERY
+def test_inputs_are_left_untouched(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name]())
+    algorithm = world.algorithm
+    server, state = algorithm.start_server(world.task), algorithm.start_client(world.task, 0)
+    before = copy.deepcopy((server, state))
+    for number in range(2):  # twice, so that memories are in play
+        job = world.job(0, number, 0.5, 0.5)
+        update = algorithm.client_update(server.shared, state, job, world.new_model())
+        assert torch.equal(server.shared, before[0].shared)
+        assert torch.equal(state.private, before[1].private)
+        assert all(torch.equal(state.memory[key], before[1].memory[key]) for key in before[1].memory)
+        uploads = [(1.0, update.upload)]
+        algorithm.server_update(server, uploads, world.training, number)
+        assert torch.equal(server.shared, before[0].shared)
+        state = update.client
+        before = copy.deepcopy((server, state))
+
+
+@EVERY
+def test_an_upload_fits_the_shared_part(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name]())
+    _, server, update = answer(world)
+    upload = update.upload
+    assert upload.size == len(server.shared) == world.split.shared_size
+    assert upload.entries == len(upload.values) <= upload.size
+    if upload.positions is not None:
+        assert len(upload.positions) == upload.entries
+        assert (torch.diff(upload.positions) > 0).all()
+        assert upload.positions.min() >= 0
+        assert upload.positions.max() < upload.size
+
+
+@EVERY
+def test_personal_weights_make_a_whole_model(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name]())
+    algorithm, server, update = answer(world)
+    weights = algorithm.personal_weights(server, update.client, world.new_model())
+    assert weights.shape == (61_706,)
+    assert torch.isfinite(weights).all()
+
+
+@EVERY
+def test_the_order_of_uploads_does_not_matter(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name]())
+    uploads = [(float(world.task.gamma[c]), answer(world, c)[2].upload) for c in range(3)]
+    server = world.algorithm.start_server(world.task)
+    forth, back = (
+        world.algorithm.server_update(server, order, world.training, 0).shared for order in (uploads, uploads[::-1])
+    )
+    assert torch.allclose(forth, back, rtol=0, atol=1e-7)  # only the rounding of the sum may differ
+
+
+@EVERY
+def test_weights_of_the_uploads_are_renormalised(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name]())
+    uploads = [(float(world.task.gamma[c]), answer(world, c)[2].upload) for c in range(2)]
+    server = world.algorithm.start_server(world.task)
+    small, large = (
+        world.algorithm.server_update(server, [(scale * g, u) for g, u in uploads], world.training, 0).shared
+        for scale in (1, 8)
+    )
+    assert torch.allclose(small, large, rtol=0, atol=1e-7)
+
+
+@EVERY
+def test_those_who_sit_out_keep_their_state(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name](), participation={"cohorts": [[0, 3]]})
+    outcomes, clients = play(world)
+    assert all(len(outcome.loss) == 2 for outcome in outcomes)
+    for client in (1, 2, 4):
+        state = world.algorithm.start_client(world.task, client)
+        assert torch.equal(clients[f"{client}.private"], state.private)
+
+
+@EVERY
+def test_several_local_steps_use_that_many_batches(name: str, world_of: WorldOf) -> None:
+    outcomes, _ = play(world_of(ALGORITHMS[name](), local_steps=3), rounds=1)
+    assert outcomes[0].samples.tolist() == [96] * 5
+
+
+@EVERY
+def test_an_epoch_sees_every_sample_of_every_client(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name](), local_epochs=1, batch_size=200)
+    outcomes, _ = play(world, rounds=1)
+    assert outcomes[0].samples.tolist() == world.task.partition.sizes.tolist()
+
+
+@EVERY
+def test_training_lowers_the_loss(name: str, world_of: WorldOf) -> None:
+    outcomes, _ = play(world_of(ALGORITHMS[name](), local_steps=5), rounds=8)
+    assert np.mean(outcomes[-1].loss) < 0.9 * np.mean(outcomes[0].loss)
+
+
+@EVERY
+@pytest.mark.parametrize("training", [{"momentum": 0.9}, {"weight_decay": 0.01}, {"learning_rate_decay": 0.5}])
+def test_training_settings_change_the_result(name: str, training: dict[str, float], world_of: WorldOf) -> None:
+    if name == "fedmask" and "learning_rate_decay" not in training:
+        pytest.skip("masks have no momentum and no decay")
+    plain, changed = play(world_of(ALGORITHMS[name]())), play(world_of(ALGORITHMS[name](), **training))
+    assert not torch.equal(plain[0][-1].server.shared, changed[0][-1].server.shared)

@@ -1,0 +1,47 @@
+"""Fixtures shared by all tests: one decoded cache for all workers, one torch thread, small worlds on real digits."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+os.environ["LEANFED_CACHE"] = str(Path(tempfile.gettempdir()) / f"leanfed-test-cache-{os.getuid()}")
+torch.set_num_threads(1)
+
+from leanfed.algorithms.base import Algorithm, Training  # noqa: E402
+from leanfed.simulation.world import Participation, World  # noqa: E402
+from leanfed.tasks.partition import PartitionSettings  # noqa: E402
+from leanfed.tasks.task import Task, TaskSettings, build_task  # noqa: E402
+
+CLASS_2 = PartitionSettings(kind="class", classes_per_client=2, clients=5)
+
+
+@pytest.fixture(scope="session")
+def digits() -> Task:
+    """Five clients with two digits each, from the embedded data."""
+    return build_task(TaskSettings(partition=CLASS_2), seed=3)
+
+
+@pytest.fixture(scope="session")
+def world_of(digits: Task) -> Callable[..., World]:
+    """A world on the five clients for an algorithm and, if given, training settings."""
+
+    def make(algorithm: Algorithm, *, participation: dict[str, Any] | None = None, **training: Any) -> World:
+        return World(digits, algorithm, Training(**training), Participation(**(participation or {})))
+
+    return make
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The root of the real data sets; tests that need it are skipped without one."""
+    root = os.environ.get("LEANFED_DATA")
+    if not root:
+        pytest.skip("LEANFED_DATA is not set")
+    return Path(root)

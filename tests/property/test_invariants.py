@@ -1,0 +1,84 @@
+"""Invariants over many shapes, ties and rates."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from leanfed.compression.selection import drawn, largest
+from leanfed.compression.sparsify import Sparsification, sparsify, unsent
+from leanfed.records import kept_count
+from leanfed.streams import stream
+from leanfed.tasks.partition import PartitionSettings, make_partition, matching_counts
+
+# Few different values make many ties.
+VECTORS = arrays(np.float32, st.integers(1, 60), elements=st.sampled_from([0.0, 0.5, -0.5, 1.0, -2.0, 3.5]))
+RATES = st.floats(0, 1)
+
+
+@given(VECTORS, st.integers(0, 70))
+def test_largest_is_a_stable_sort_cut_off(values: np.ndarray, count: int) -> None:
+    magnitudes = np.abs(values)
+    expected = np.sort(np.argsort(-magnitudes, kind="stable")[:count])
+    assert largest(magnitudes, count).tolist() == expected.tolist()
+
+
+@given(st.integers(1, 100), st.integers(0, 120), st.integers(0, 5))
+def test_a_draw_has_the_exact_count_and_no_repeats(size: int, count: int, seed: int) -> None:
+    positions = drawn(size, count, stream(seed, "d"))
+    assert len(positions) == min(size, count)
+    assert (np.diff(positions) > 0).all()
+
+
+@given(VECTORS, RATES, st.sampled_from(["topk", "random"]))
+def test_sparsification_splits_a_gradient_exactly(gradient: np.ndarray, rate: float, select: str) -> None:
+    positions, values = sparsify(gradient, rate, Sparsification.model_validate({"select": select}), stream(0, "s"))
+    assert len(positions) == kept_count(rate, len(gradient))
+    rest = unsent(gradient, positions)
+    assert not rest[positions].any()
+    rest[positions] = values
+    assert np.array_equal(rest, gradient)
+
+
+@given(VECTORS, RATES)
+def test_top_k_keeps_at_least_k_of_the_squared_norm(gradient: np.ndarray, rate: float) -> None:
+    # Lemma 1 has equality for random masks; the largest entries can only keep more.
+    _, values = sparsify(gradient, rate, Sparsification(), stream(0, "s"))
+    share = kept_count(rate, len(gradient)) / len(gradient)
+    assert np.sum(values.astype(float) ** 2) >= share * np.sum(gradient.astype(float) ** 2) - 1e-6
+
+
+PARTITIONS = st.one_of(
+    st.builds(
+        lambda c, m: {"kind": "class", "clients": c, "classes_per_client": m}, st.integers(4, 12), st.integers(1, 4)
+    ),
+    st.builds(lambda c, a: {"kind": "dirichlet", "clients": c, "alpha": a}, st.integers(1, 12), st.floats(0.01, 50)),
+    st.builds(lambda c: {"kind": "iid", "clients": c}, st.integers(1, 12)),
+)
+
+
+@settings(deadline=None)
+@given(PARTITIONS, st.integers(0, 1000), st.integers(1, 5))
+def test_a_partition_loses_nothing_gives_nothing_twice_and_leaves_nobody_out(
+    chosen: dict[str, object], seed: int, minimum: int
+) -> None:
+    train = stream(seed, "labels").permutation(np.repeat(np.arange(4), [70, 60, 50, 40]))
+    test = np.repeat(np.arange(4), [18, 15, 12, 10])
+    made = make_partition(train, test, 4, PartitionSettings.model_validate({**chosen, "min_samples": minimum}), seed)
+    assert sorted(np.concatenate(made.train).tolist()) == list(range(len(train)))
+    assert sorted(np.concatenate(made.test).tolist()) == list(range(len(test)))
+    assert made.sizes.min() >= minimum
+    assert min(len(rows) for rows in made.test) >= 1
+    assert np.isclose(made.gamma.sum(), 1)
+
+
+@given(arrays(np.int64, st.tuples(st.integers(1, 8), st.integers(1, 5)), elements=st.integers(1, 300)))
+def test_test_mixes_match_training_mixes_to_within_a_sample(counts: np.ndarray) -> None:
+    available = counts.sum(axis=0) // 2 + len(counts)
+    dealt = matching_counts(counts, available)
+    assert (dealt.sum(axis=0) == available).all()
+    exact = counts * available / counts.sum(axis=0)
+    if (np.floor(exact).sum(axis=1) > 0).all():  # nobody had to be given a sample out of turn
+        assert (np.abs(dealt - exact) < 1).all()

@@ -1,0 +1,83 @@
+"""What stays, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from leanfed.compression.prune import Pruning, keep_mask
+from leanfed.compression.selection import drawn, largest
+from leanfed.compression.sparsify import Sparsification, sparsify, unsent
+from leanfed.streams import stream
+
+GRADIENT = np.array([0.1, -3.0, 0.0, 2.0, -2.0, 0.5], dtype=np.float32)
+
+
+def test_the_largest_magnitudes_stay_and_the_lower_position_wins_a_tie() -> None:
+    assert largest(np.abs(GRADIENT), 2).tolist() == [1, 3]
+    assert largest(np.abs(GRADIENT), 3).tolist() == [1, 3, 4]
+    assert largest(np.zeros(4, dtype=np.float32), 2).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(0, []), (6, [0, 1, 2, 3, 4, 5]), (9, [0, 1, 2, 3, 4, 5])])
+def test_nothing_and_everything(count: int, kept: list[int]) -> None:
+    assert largest(np.abs(GRADIENT), count).tolist() == kept
+
+
+def test_sparsification_sends_exactly_k_d_entries() -> None:
+    positions, values = sparsify(GRADIENT, 0.5, Sparsification(), stream(0, "a"))
+    assert positions.tolist() == [1, 3, 4]
+    assert values.tolist() == [-3.0, 2.0, -2.0]
+
+
+def test_what_is_sent_and_what_is_remembered_add_up_to_the_gradient() -> None:
+    positions, values = sparsify(GRADIENT, 0.5, Sparsification(), stream(0, "a"))
+    rest = unsent(GRADIENT, positions)
+    rest[positions] += values
+    assert np.array_equal(rest, GRADIENT)
+
+
+def test_random_selection_rescaled_has_the_gradient_as_its_mean() -> None:
+    settings = Sparsification(select="random", rescale=True)
+    total = np.zeros(6)
+    for draw in range(4000):
+        positions, values = sparsify(GRADIENT, 0.5, settings, stream(draw, "a"))
+        total[positions] += values
+    assert total / 4000 == pytest.approx(GRADIENT, abs=0.2)  # 4 standard errors of the largest entry
+
+
+def test_a_smaller_random_draw_is_a_subset_of_a_larger() -> None:
+    small, large = (set(drawn(100, count, stream(5, "mask")).tolist()) for count in (10, 40))
+    assert small < large
+
+
+@pytest.mark.parametrize("settings", [{"rescale": True}, {"select": "random", "rescale": True, "error_feedback": True}])
+def test_rescaling_is_refused_where_it_makes_no_sense(settings: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="rescale = true needs select = 'random'"):
+        Sparsification.model_validate(settings)
+
+
+def mask(score: str, last: np.ndarray | None = None, label: int = 0) -> list[int]:
+    settings = Pruning.model_validate({"score": score})
+    return np.flatnonzero(keep_mask(GRADIENT, 0.5, settings, last_gradient=last, rng=stream(label, "p"))).tolist()
+
+
+def test_magnitude_pruning_keeps_the_largest_weights() -> None:
+    assert mask("magnitude") == [1, 3, 4]
+
+
+def test_importance_pruning_weighs_by_the_last_gradient_and_starts_by_magnitude() -> None:
+    last = np.array([9.0, 0.0, 9.0, 0.1, 1.0, 1.0], dtype=np.float32)
+    assert mask("importance", last) == [0, 4, 5]  # (w g)^2: 0.81, 0, 0, 0.04, 4, 0.25
+    assert mask("importance") == mask("magnitude")
+
+
+def test_random_pruning_follows_its_stream() -> None:
+    assert mask("random", label=1) == mask("random", label=1)
+    assert len({tuple(mask("random", label=label)) for label in range(20)}) > 5
+
+
+def test_only_the_redrawn_mask_comes_with_a_warning() -> None:
+    assert Pruning(score="random").notes() == ()
+    assert "erases heads" in Pruning(score="random-redrawn").notes()[0]

@@ -1,0 +1,127 @@
+"""Splits by hand, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from leanfed.errors import DataError, SettingsError
+from leanfed.streams import stream
+from leanfed.tasks.partition import PartitionSettings, draw_classes, make_partition, matching_counts
+from leanfed.tasks.task import draw_rows, epoch_rows
+
+TRAIN = np.repeat(np.arange(10), 60)
+TEST = np.repeat(np.arange(10), 10)
+
+
+def split(seed: int = 0, **settings: object) -> tuple[list[list[int]], list[list[int]]]:
+    """(clients, classes) counts of train and test."""
+    made = make_partition(TRAIN, TEST, 10, PartitionSettings.model_validate(settings), seed)
+    counts = [
+        [np.bincount(labels[rows], minlength=10).tolist() for rows in part]
+        for labels, part in ((TRAIN, made.train), (TEST, made.test))
+    ]
+    return counts[0], counts[1]
+
+
+def test_class_m_gives_each_client_m_classes() -> None:
+    train, _ = split(kind="class", classes_per_client=3, clients=20)
+    assert all(np.count_nonzero(row) == 3 for row in train)
+
+
+def test_a_class_is_dealt_evenly_to_its_owners() -> None:
+    train = np.array(split(kind="class", classes_per_client=2, clients=20)[0])
+    for label in range(10):
+        held = train[:, label][train[:, label] > 0]
+        assert held.max() - held.min() <= 1
+
+
+def test_every_class_has_an_owner_even_when_nobody_drew_it() -> None:
+    for seed in range(50):
+        held = draw_classes(5, 2, 10, stream(seed, "x"))  # ten places for ten classes: none to spare
+        assert held.any(axis=0).all()
+        assert (held.sum(axis=1) == 2).all()
+
+
+def test_a_smaller_alpha_is_less_alike() -> None:
+    def spread(alpha: float) -> float:
+        train = np.array(split(kind="dirichlet", alpha=alpha, clients=10)[0])
+        return float((train / train.sum(axis=1, keepdims=True)).std(axis=0).mean())
+
+    assert spread(0.1) > spread(1.0) > spread(100.0)
+
+
+def test_a_tiny_alpha_still_gives_everyone_the_minimum() -> None:
+    train = np.array(split(kind="dirichlet", alpha=1e-3, clients=20, min_samples=25)[0])
+    assert train.sum(axis=1).min() >= 25
+    assert train.sum() == len(TRAIN)
+
+
+def test_iid_gives_everyone_the_same_number() -> None:
+    train = np.array(split(kind="iid", clients=7)[0])
+    assert set(train.sum(axis=1).tolist()) <= {85, 86}
+
+
+def test_test_counts_follow_the_training_counts() -> None:
+    # 10 x 6:3 is 6.67 and 3.33, the larger remainder goes up; 5 x 1:9 is 0.5 and 4.5, of equals the first goes up.
+    counts = matching_counts(np.array([[6, 0], [3, 1], [0, 9]]), np.array([10, 5]))
+    assert counts.tolist() == [[7, 0], [3, 1], [0, 4]]
+
+
+def test_a_client_whose_share_rounds_to_nothing_still_gets_a_test_sample() -> None:
+    counts = matching_counts(np.array([[1000], [1]]), np.array([10]))
+    assert counts.tolist() == [[9], [1]]
+
+
+def test_the_same_seed_gives_the_same_split_and_another_seed_another() -> None:
+    settings = PartitionSettings(kind="dirichlet", alpha=0.5, clients=10)
+    first, again, other = (make_partition(TRAIN, TEST, 10, settings, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first.train + first.test, again.train + again.test, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first.train, other.train, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"kind": "class", "classes_per_client": 11, "clients": 10},
+            "classes_per_client = 11 is more than the 10 classes",
+        ),
+        ({"kind": "class", "classes_per_client": 1, "clients": 5}, "cannot own all 10 classes"),
+        ({"kind": "iid", "clients": 61}, "61 clients with at least 10 samples each need 610 training samples"),
+        ({"kind": "iid", "clients": 101, "min_samples": 1}, "101 clients cannot share 100 test samples"),
+        ({"kind": "class", "classes_per_client": 1, "clients": 50, "min_samples": 12}, "fewer than min_samples = 12"),
+    ],
+)
+def test_what_the_data_cannot_give_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises((DataError, SettingsError), match=message):
+        split(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "class"}, "needs 'classes_per_client'"),
+        ({"kind": "dirichlet"}, "needs 'alpha'"),
+        ({"kind": "iid", "alpha": 0.1}, "belongs to a 'dirichlet' partition"),
+        ({"kind": "dirichlet", "alpha": 0}, "greater than 0"),
+    ],
+)
+def test_a_kind_needs_its_own_key_and_no_other(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PartitionSettings.model_validate(settings)
+
+
+def test_a_batch_repeats_a_sample_only_where_there_are_too_few() -> None:
+    rows = np.arange(40)
+    assert len(set(draw_rows(rows, 32, stream(0, "a")).tolist())) == 32
+    small = draw_rows(rows[:5], 32, stream(0, "a"))
+    assert len(small) == 32
+    assert set(small.tolist()) <= set(range(5))
+
+
+def test_an_epoch_sees_every_sample_once() -> None:
+    batches = list(epoch_rows(np.arange(70), 32, stream(0, "a")))
+    assert [len(batch) for batch in batches] == [32, 32, 6]
+    assert sorted(np.concatenate(batches).tolist()) == list(range(70))

@@ -1,0 +1,117 @@
+"""LeNet-5's sizes, the paper's splits, and the flat model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from leanfed.errors import SettingsError
+from leanfed.tasks.models import build_model
+from leanfed.tasks.split import FlatModel, flatten, split_after
+from leanfed.tasks.task import Task, TaskSettings, build_task
+
+
+def lenet(seed: int = 0) -> nn.Module:
+    return build_model("lenet5", 10, seed)
+
+
+def test_lenet_has_the_papers_sizes() -> None:
+    sizes = {name: sum(p.numel() for p in layer.parameters()) for name, layer in lenet().named_children()}
+    assert sizes == {"conv1": 156, "conv2": 2_416, "conv3": 48_120, "fc1": 10_164, "fc2": 850}
+    assert sum(sizes.values()) == 61_706
+
+
+@pytest.mark.parametrize(
+    ("layer", "base", "head", "percent"),
+    [
+        ("conv1", 156, 61_550, 0.25),
+        ("conv2", 2_572, 59_134, 4.17),
+        ("conv3", 50_692, 11_014, 82.15),
+        ("fc1", 60_856, 850, 98.62),
+    ],
+)
+def test_the_splits_of_the_partition_table(layer: str, base: int, head: int, percent: float) -> None:
+    split = split_after(lenet(), layer)
+    assert (split.shared_size, split.private_size) == (base, head)
+    assert 100 * base / 61_706 == pytest.approx(percent, abs=0.006)
+
+
+def test_the_reversed_split_shares_the_deep_layers() -> None:
+    split = split_after(lenet(), "conv3").reversed()
+    assert (split.shared_size, split.private_size) == (11_014, 50_692)
+    assert list(split.shared) == ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
+
+
+@pytest.mark.parametrize(("layer", "message"), [("conv4", "did you mean 'conv"), ("fc2", "leaves no head")])
+def test_an_impossible_split_is_refused(layer: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        split_after(lenet(), layer)
+
+
+def test_the_split_is_generic_over_modules_and_leaves_frozen_parameters_out() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)))
+    model[0].bias.requires_grad_(False)
+    split = split_after(model, "1.0")
+    assert list(split.shared) == ["0.weight", "1.0.weight", "1.0.bias"]
+    assert list(split.private) == ["1.1.weight", "1.1.bias"]
+
+
+def test_a_flat_gradient_is_the_gradient_of_the_plain_model() -> None:
+    plain = lenet()
+    split = split_after(plain, "conv3").reversed()
+    flat = FlatModel(lenet(), split)
+    inputs, labels = torch.randn(8, 1, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(8)
+    loss, gradient = flat.loss_and_gradient(flatten(plain, split.shapes), inputs, labels)
+    expected = functional.cross_entropy(plain(inputs), labels)
+    expected.backward()
+    assert loss == expected.item()
+    parameters = dict(plain.named_parameters())
+    assert torch.equal(gradient, torch.cat([parameters[name].grad.reshape(-1) for name in split.shapes]))
+
+
+def test_a_second_gradient_does_not_remember_the_first() -> None:
+    flat = FlatModel(lenet(), split_after(lenet(), "conv3"))
+    inputs, labels = torch.ones(2, 1, 32, 32), torch.tensor([1, 2])
+    first = flat.loss_and_gradient(flat.initial, inputs, labels)[1].clone()
+    assert torch.equal(flat.loss_and_gradient(flat.initial, inputs, labels)[1], first)
+
+
+def test_a_model_with_buffers_is_refused_for_now() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    with pytest.raises(SettingsError, match="keeps buffers"):
+        FlatModel(model, split_after(model, "0"))
+
+
+def test_the_base_starts_once_and_heads_start_apart(digits: Task) -> None:
+    heads = [digits.initial_private(digits.split, client) for client in range(3)]
+    assert not torch.equal(heads[0], heads[1])
+    assert torch.equal(heads[2], digits.initial_private(digits.split, 2))
+    assert torch.equal(digits.initial_shared(digits.split), digits.initial_shared(digits.split))
+
+
+def test_building_a_model_leaves_torchs_own_generator_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    build_model("lenet5", 10, 7)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_images_are_padded_with_black_and_normalised(digits: Task) -> None:
+    batch = digits.train.batch(digits.partition.train[0][:4])
+    assert batch.inputs.shape == (4, 1, 32, 32)
+    black = torch.tensor((0 - 0.1307) / 0.3081)
+    assert torch.allclose(batch.inputs[:, :, :2], black)
+    assert torch.allclose(batch.inputs[:, :, :, -2:], black)
+
+
+def test_a_model_that_cannot_take_the_data_is_refused() -> None:
+    with pytest.raises(SettingsError, match="takes inputs of shape .* but 'mrpc' has texts"):
+        build_task(TaskSettings(dataset="mrpc"), 0)
+
+
+def test_the_majority_guess_is_right_for_the_share_of_its_label(digits: Task) -> None:
+    labels = digits.test.labels[digits.partition.test[0]]
+    counts = sorted((labels == label).mean() for label in set(labels.tolist()))
+    assert digits.majority_guess[0] in counts

@@ -1,0 +1,69 @@
+"""The drawing of the rooms stays true: imports only go down, and the light rooms stay light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "src" / "leanfed"
+VOCABULARY = {"errors", "files", "records", "registry", "results", "streams"}
+MAY_IMPORT = {
+    "tasks": VOCABULARY,
+    "compression": VOCABULARY,
+    "wireless": VOCABULARY,
+    "theory": VOCABULARY,
+    "charts": VOCABULARY,
+    "allocation": VOCABULARY | {"theory", "wireless"},
+    "algorithms": VOCABULARY | {"tasks", "compression"},
+    "simulation": VOCABULARY | {"algorithms", "allocation", "theory", "tasks", "compression", "wireless"},
+    "experiments": VOCABULARY
+    | {"simulation", "algorithms", "allocation", "theory", "tasks", "compression", "wireless", "charts"},
+    "report": VOCABULARY | {"charts", "allocation", "wireless"},
+    "deployment": VOCABULARY
+    | {"experiments", "simulation", "algorithms", "allocation", "tasks", "compression", "wireless"},
+}
+VOCABULARY_MAY_IMPORT = {
+    "errors": set(),
+    "streams": set(),
+    "records": {"errors"},
+    "registry": {"errors"},
+    "files": {"errors"},
+    "results": {"errors", "files"},
+}
+LIGHT = ["leanfed", "leanfed.results", "leanfed.charts.curves", "leanfed.wireless", "leanfed.allocation", "leanfed.cli"]
+
+
+def imported_rooms(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        found |= {name.split(".")[1] for name in names if name.startswith("leanfed.")}
+    return found
+
+
+@pytest.mark.parametrize("room", sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"))
+def test_a_room_imports_only_downwards(room: str) -> None:
+    for file in (PACKAGE / room).rglob("*.py"):
+        upward = imported_rooms(file) - MAY_IMPORT[room] - {room}
+        assert not upward, f"{file.relative_to(PACKAGE)} imports {sorted(upward)}"
+
+
+@pytest.mark.parametrize("module", sorted(VOCABULARY))
+def test_the_vocabulary_knows_no_room(module: str) -> None:
+    assert imported_rooms(PACKAGE / f"{module}.py") <= VOCABULARY_MAY_IMPORT[module]
+
+
+def test_every_module_at_the_top_is_known() -> None:
+    top = {p.stem for p in PACKAGE.glob("*.py")} - {"__init__", "cli"}
+    assert top == VOCABULARY
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_light_modules_do_not_load_torch(module: str) -> None:
+    check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
