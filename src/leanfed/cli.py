@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,9 +44,6 @@ def main() -> None:
     except LeanfedError as error:
         notices.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True, markup=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        notices.print("stopped; `leanfed resume` goes on from the last checkpoint")
-        sys.exit(130)
 
 
 def _print_version(wanted: bool) -> None:
@@ -82,7 +78,7 @@ def demo(
     folder = free_folder(out)
     for settings in demo_settings(seed, rounds):
         name = str(settings.algorithm.model_dump()["name"])
-        with _progress(settings.name, rounds, quiet=as_json) as listen:
+        with _progress(settings.name, rounds, folder / name, quiet=as_json) as listen:
             run_settings(settings, folder / name, listen=listen)
     _show_comparison([folder], folder / "accuracy.png", [0.8, 0.9], as_json)
 
@@ -116,7 +112,7 @@ def run(
         raise InputError("A run needs a folder to write to. Add --out DIR, for example --out runs/first.")
     for note in settings.algorithm.notes():
         notices.print(f"[yellow]note:[/yellow] {note}")
-    with _progress(settings.name, settings.rounds, quiet=as_json) as listen:
+    with _progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
         done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen)
     _show_summary(done.summary, out, as_json)
 
@@ -135,7 +131,7 @@ def resume(
     from leanfed.results import RunFolder
 
     settings = RunFolder(folder).read_settings()
-    with _progress(settings["name"], settings["rounds"], quiet=as_json) as listen:
+    with _progress(settings["name"], settings["rounds"], folder, quiet=as_json) as listen:
         done = resume_run(folder, data_dir=data_dir, listen=listen)
     _show_summary(done.summary, folder, as_json)
 
@@ -212,8 +208,8 @@ def _read_settings(config: Path, changes: Sequence[str], seed: int | None) -> tu
 
 
 @contextmanager
-def _progress(name: str, rounds: int, *, quiet: bool) -> Iterator[Callable[[RoundRecord], None]]:
-    """A bar with the round, the last accuracy and the time left."""
+def _progress(name: str, rounds: int, folder: Path, *, quiet: bool) -> Iterator[Callable[[RoundRecord], None]]:
+    """A bar with the round, the last accuracy and the time left; Ctrl-C ends with a word on how to go on."""
     columns = [
         TextColumn("{task.description}"),
         BarColumn(),
@@ -230,7 +226,12 @@ def _progress(name: str, rounds: int, *, quiet: bool) -> Iterator[Callable[[Roun
                 guess = record.row["majority_guess"]
                 bar.update(item, accuracy=f"{record.row['accuracy']:.3f} (majority guess {guess:.3f})")
 
-        yield listen
+        try:
+            yield listen
+        except KeyboardInterrupt:
+            bar.stop()
+            notices.print(f"stopped; go on with: leanfed resume {folder}", highlight=False, soft_wrap=True)
+            raise typer.Exit(130) from None
 
 
 @contextmanager
@@ -302,5 +303,4 @@ def _comparison_table(runs: Sequence[ComparedRun]) -> Table:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     main()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ class ClientStore:
         self.clients = clients
         self._start = start
         self._limit = memory_limit_bytes
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._matrices: dict[str, Tensor] = {}  # name -> (clients, size)
         self._holds: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}  # name -> (clients,)
         self.changed: set[int] = set()  # since the last checkpoint
@@ -48,7 +46,7 @@ class ClientStore:
     def rows(self, name: str, size: int) -> Tensor:
         """The (clients, size) matrix of a name, for work on many clients at once; `start_all` and `mark` go with it."""
         if name not in self._matrices:
-            self._matrices[name] = self._allocate(name, size)
+            self._matrices[name] = self._allocate(size)
             self._holds[name] = np.zeros(self.clients, dtype=bool)
         return self._matrices[name]
 
@@ -96,10 +94,9 @@ class ClientStore:
         for name in self._matrices.keys() - parts.keys():
             self._holds[name][client] = False
 
-    def _allocate(self, name: str, size: int) -> Tensor:
+    def _allocate(self, size: int) -> Tensor:
         if self.clients * size * 4 <= self._limit:
             return torch.zeros(self.clients, size)
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="leanfed-clients-")
-        path = Path(self._folder.name) / f"{name}.f32"
-        return torch.from_numpy(np.memmap(path, dtype=np.float32, mode="w+", shape=(self.clients, size)))
+        # An unnamed file: it goes when the process goes, however that happens.
+        with tempfile.TemporaryFile(prefix="leanfed-clients-") as file:
+            return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(self.clients, size)))

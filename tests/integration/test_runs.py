@@ -1,0 +1,213 @@
+"""Runs that stop and go on; folders that stay whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import leanfed as package
+from leanfed.errors import BusyError, StorageError
+from leanfed.experiments.settings import Settings
+from leanfed.files import folder_lock
+from leanfed.results import RunFolder, find_runs
+from leanfed.simulation import checkpoint
+from leanfed.simulation.rounds import RoundRecord
+
+
+@pytest.fixture
+def settings(settings_file: Path) -> Settings:
+    return Settings.from_toml(settings_file)
+
+
+class Stop(Exception):
+    """Stands for whatever ends a run."""
+
+
+def stop_after(rounds: int) -> object:
+    def listen(record: RoundRecord) -> None:
+        if record.progress.round == rounds:
+            raise Stop
+
+    return listen
+
+
+@pytest.mark.parametrize("stops", [[1], [3], [2, 4, 5], [6]])
+def test_a_resumed_run_equals_an_unbroken_one(settings: Settings, tmp_path: Path, stops: list[int]) -> None:
+    whole = package.run(settings, tmp_path / "whole")
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "broken", listen=stop_after(stops[0]))
+    for rounds in stops[1:]:
+        with pytest.raises(Stop):
+            package.resume(tmp_path / "broken", listen=stop_after(rounds))
+    resumed = package.resume(tmp_path / "broken")
+    assert resumed.summary["sha256"] == whole.summary["sha256"]
+    assert resumed.rounds.equals(whole.rounds)
+
+
+@pytest.mark.parametrize("every", [2, 4, 100])
+def test_the_checkpoint_interval_does_not_change_the_result(settings: Settings, tmp_path: Path, every: int) -> None:
+    often = package.run(settings, tmp_path / "often")
+    seldom = settings.model_copy(update={"run": settings.run.model_copy(update={"checkpoint_every": every})})
+    with pytest.raises(Stop):
+        package.run(seldom, tmp_path / "seldom", listen=stop_after(5))
+    assert package.resume(tmp_path / "seldom").summary["sha256"] == often.summary["sha256"]
+
+
+def test_merging_many_files_does_not_change_the_result(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = package.run(settings, tmp_path / "plain")
+    monkeypatch.setattr(checkpoint, "MOST_PARTS", 2)
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "merged", listen=stop_after(5))
+    assert len(list((tmp_path / "merged/checkpoint").glob("rounds-*.parquet"))) <= 2
+    assert package.resume(tmp_path / "merged").summary["sha256"] == plain.summary["sha256"]
+
+
+def test_only_changed_clients_are_written(settings: Settings, tmp_path: Path) -> None:
+    alone = Settings.from_values({**settings.resolved(), "rounds": 3, "participation": {"cohorts": [[0], [1], [2]]}})
+    package.run(alone, tmp_path / "run")
+    manifest = json.loads((tmp_path / "run/checkpoint/manifest.json").read_text())
+    assert sorted(manifest["clients"].values()) == [[0], [1], [2]]
+
+
+def test_a_run_in_memory_has_the_same_rows(settings: Settings, tmp_path: Path) -> None:
+    kept, floating = package.run(settings, tmp_path / "kept"), package.run(settings)
+    assert kept.rounds.equals(floating.rounds)
+    assert kept.clients.equals(floating.clients)
+    assert floating.folder is None
+
+
+def test_a_folder_holds_what_is_promised(settings: Settings, settings_file: Path, tmp_path: Path) -> None:
+    package.run(settings, tmp_path / "run", given=settings_file.read_text())
+    folder = RunFolder(tmp_path / "run")
+    assert folder.given.read_text() == settings_file.read_text()
+    assert Settings.from_values(folder.read_settings()) == settings
+    rounds, clients = folder.read_table("rounds"), folder.read_table("clients")
+    assert rounds["round"].to_list() == list(range(6))
+    assert rounds["accuracy"].is_not_null().to_list() == [False, True] * 3  # not more often than asked
+    assert clients.height == rounds["participants"].sum() == 6 * 4
+    assert clients.filter(pl.col("accuracy").is_not_null()).height == 3 * 4
+    events = [event["event"] for event in folder.read_events()]
+    assert events == ["start", *["round"] * 6, "finish"]
+    assert json.loads(folder.environment.read_text())["versions"]["torch"]
+
+
+def test_an_unfinished_folder_can_be_read(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(4))
+    assert RunFolder(tmp_path / "run").read_table("rounds").height == 4
+
+
+def test_a_torn_event_line_is_passed_over(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.log("start")
+    with folder.events.open("a") as file:
+        file.write('{"event": "ro')
+    assert [event["event"] for event in folder.read_events()] == ["start"]
+
+
+def test_a_second_process_is_refused(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(1))
+    with folder_lock(tmp_path / "run"), pytest.raises(BusyError, match="in use by process"):
+        package.resume(tmp_path / "run")
+    assert package.resume(tmp_path / "run").rounds.height == 6
+
+
+def test_a_used_folder_is_refused(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(1))
+    with pytest.raises(StorageError, match="an unfinished run; go on with `leanfed resume"):
+        package.run(settings, tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.txt").write_text("mine")
+    with pytest.raises(StorageError, match="not empty and not a run folder"):
+        package.run(settings, tmp_path / "other")
+
+
+@pytest.mark.parametrize("pattern", ["server-*", "clients-*.safetensors", "rounds-*"])
+def test_a_damaged_checkpoint_is_refused_by_name(settings: Settings, tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(2))
+    file = next((tmp_path / "run/checkpoint").glob(pattern))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StorageError, match=f"{file.name} is missing or damaged"):
+        package.resume(tmp_path / "run")
+
+
+def test_a_run_does_not_go_on_with_other_data(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(2))
+    manifest = tmp_path / "run/checkpoint/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"fingerprint": "', '"fingerprint": "00'))
+    with pytest.raises(StorageError, match="made with other data"):
+        package.resume(tmp_path / "run")
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(settings: Settings, tmp_path: Path) -> None:
+    whole = package.run(settings, tmp_path / "whole")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_up(record: RoundRecord) -> None:
+        if record.progress.round == 3:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+
+    try:
+        with pytest.raises(StorageError, match="Cannot write"):
+            package.run(settings, tmp_path / "full", listen=fill_up)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert package.resume(tmp_path / "full").summary["sha256"] == whole.summary["sha256"]
+
+
+def test_folders_of_runs_are_found(settings: Settings, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        package.run(settings.model_copy(update={"rounds": 1}), tmp_path / "all" / name)
+    assert [folder.path.name for folder in find_runs([tmp_path / "all"])] == ["a", "b"]
+    with pytest.raises(StorageError, match="holds no run"):
+        find_runs([tmp_path])
+
+
+def kill_and_resume(settings_file: Path, tmp_path: Path, kills: int) -> None:
+    """Kill -9 a run at random instants, resuming each time, and compare with an unbroken one."""
+    chance = random.Random(11)
+    settings = Settings.from_toml(settings_file, ["rounds=40"])
+    whole = package.run(settings, tmp_path / "whole")
+    command = [sys.executable, "-m", "leanfed.cli"]
+    arguments = ["run", str(settings_file), "--set", "rounds=40", "--out", str(tmp_path / "killed"), "--json"]
+    survived = 0
+    for _ in range(kills):
+        process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        events = tmp_path / "killed/events.jsonl"
+        before = events.read_text().count("\n") if events.exists() else 0
+        while process.poll() is None and (not events.exists() or events.read_text().count("\n") <= before):
+            time.sleep(0.005)  # until this process has begun its part
+        time.sleep(chance.uniform(0, 0.15))
+        os.kill(process.pid, signal.SIGKILL)
+        survived += process.wait() != -signal.SIGKILL
+        arguments = ["resume", str(tmp_path / "killed"), "--json"]
+    final = package.resume(tmp_path / "killed")
+    assert final.summary["sha256"] == whole.summary["sha256"]
+    assert survived < kills, "every run ended before it was killed: nothing was tested"
+
+
+def test_kill_9_loses_nothing_that_a_checkpoint_held(settings_file: Path, tmp_path: Path) -> None:
+    kill_and_resume(settings_file, tmp_path, kills=4)
+
+
+@pytest.mark.slow
+def test_twenty_kills_lose_nothing(settings_file: Path, tmp_path: Path) -> None:
+    kill_and_resume(settings_file, tmp_path, kills=20)
