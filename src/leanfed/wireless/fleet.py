@@ -1,0 +1,153 @@
+"""The devices of a run: how they are drawn, and what they are like in a given round, in SI units."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self, final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from leanfed.streams import stream
+from leanfed.wireless import channel
+from leanfed.wireless.units import Array, dbm_to_w
+
+Quantity = Literal["place", "cpu", "power", "fading", "shadowing"]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class FleetSettings(BaseModel):
+    """How devices are drawn; the defaults are the paper's parameter table unless a comment says otherwise.
+
+    >>> FleetSettings(devices=10, hold=("place",), bandwidth_hz=(10e6, 50e6)).devices
+    10
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    devices: int = Field(default=100, ge=1)
+    radius_m: Positive = 200.0  # devices are uniform in this disc
+    nearest_m: Positive = 1.0  # assumed: nobody stands closer, where the path loss no longer holds
+    path_loss_at_1km_db: Finite = 128.1
+    path_loss_per_decade_db: NotNegative = 37.6
+    rayleigh: bool = False  # the paper's gain is the path loss alone
+    shadowing_db: NotNegative = 0.0  # standard deviation; zero switches it off
+    cpu_hz: tuple[Positive, Positive] = (0.5e9, 3.0e9)  # uniform
+    power_dbm: tuple[Finite, Finite] = (20.0, 28.0)  # uniform in dBm
+    noise_dbm_per_hz: Finite = -174.0
+    bandwidth_hz: Positive | tuple[Positive, Positive] = 10e6  # a constant, or a range drawn from each round
+    bandwidth_trace_hz: tuple[Positive, ...] = ()  # one value a round, the last holds; takes the place of the above
+    energy_coefficient: NotNegative = 1e-28  # assumed: zeta in J s^2
+    hold: tuple[Quantity, ...] = ()  # drawn once and kept; the rest is redrawn every round, as in the paper
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> Self:
+        ranges = {"nearest_m to radius_m": (self.nearest_m, self.radius_m)}
+        ranges |= {"cpu_hz": self.cpu_hz, "power_dbm": self.power_dbm}
+        if isinstance(self.bandwidth_hz, tuple):
+            ranges["bandwidth_hz"] = self.bandwidth_hz
+        for name, (low, high) in ranges.items():
+            if low > high:
+                raise ValueError(f"{name} is the range {low} to {high}, which is empty; give the smaller number first")
+        return self
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """What the devices are like in one round; arrays hold one entry per device (a stack adds rounds in front)."""
+
+    gain: Array  # h, power ratio between device and base station
+    power_w: Array
+    cpu_hz: Array
+    energy_coefficient: Array  # zeta, J s^2
+    bandwidth_hz: Array  # of the whole uplink: a scalar, or (rounds, 1) in a stack
+    noise_w_per_hz: float
+
+
+class Fleet(ABC):
+    """Devices over time: a state for every round."""
+
+    @property
+    @abstractmethod
+    def devices(self) -> int:
+        """How many devices there are."""
+
+    @abstractmethod
+    def state(self, number: int) -> FleetState:
+        """What the devices are like in round `number`; the same answer every time it is asked."""
+
+
+@final
+@dataclass(frozen=True)
+class SampledFleet(Fleet):
+    """Devices drawn from settings; a draw depends on the seed, the quantity and the round, and on nothing else."""
+
+    settings: FleetSettings
+    seed: int = 0
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are."""
+        return self.settings.devices
+
+    def state(self, number: int) -> FleetState:
+        """The fleet of round `number`."""
+        s = self.settings
+        return FleetState(
+            gain=self._gain(number),
+            power_w=dbm_to_w(self._stream("power", number).uniform(*s.power_dbm, s.devices)),
+            cpu_hz=self._stream("cpu", number).uniform(*s.cpu_hz, s.devices),
+            energy_coefficient=np.full(s.devices, s.energy_coefficient),
+            bandwidth_hz=np.asarray(bandwidth_in_round(s, self.seed, number)),
+            noise_w_per_hz=float(dbm_to_w(s.noise_dbm_per_hz)),
+        )
+
+    def _gain(self, number: int) -> Array:
+        """Path loss, times fading and shadowing where they are switched on."""
+        gain = path_gain(self.settings, self._distances(number))
+        if self.settings.rayleigh:
+            gain = gain * channel.rayleigh_fading(self._stream("fading", number), self.devices)
+        if self.settings.shadowing_db > 0.0:
+            rng, deviation_db = self._stream("shadowing", number), self.settings.shadowing_db
+            gain = gain * channel.log_normal_shadowing(rng, self.devices, deviation_db=deviation_db)
+        return gain
+
+    def _distances(self, number: int) -> Array:
+        s, rng = self.settings, self._stream("place", number)
+        return channel.distances_in_disc(rng, s.devices, radius_m=s.radius_m, nearest_m=s.nearest_m)
+
+    def _stream(self, quantity: Quantity, number: int) -> np.random.Generator:
+        moment = "held" if quantity in self.settings.hold else number
+        return stream(self.seed, "fleet", quantity, moment)
+
+
+def path_gain(settings: FleetSettings, distance_m: Array) -> Array:
+    """Power gain at a distance under the settings' path loss."""
+    return channel.path_gain(
+        distance_m, at_1km_db=settings.path_loss_at_1km_db, per_decade_db=settings.path_loss_per_decade_db
+    )
+
+
+def bandwidth_in_round(settings: FleetSettings, seed: int, number: int) -> float:
+    """Bandwidth of the whole uplink in a round: the trace, else a draw from the range, else the constant."""
+    if settings.bandwidth_trace_hz:
+        return settings.bandwidth_trace_hz[min(number, len(settings.bandwidth_trace_hz) - 1)]
+    if isinstance(settings.bandwidth_hz, tuple):
+        return float(stream(seed, "fleet", "bandwidth", number).uniform(*settings.bandwidth_hz))
+    return settings.bandwidth_hz
+
+
+def stack(states: Sequence[FleetState]) -> FleetState:
+    """Several rounds as one state with (rounds, devices) arrays, for costs of a whole run at once."""
+    return FleetState(
+        gain=np.stack([state.gain for state in states]),
+        power_w=np.stack([state.power_w for state in states]),
+        cpu_hz=np.stack([state.cpu_hz for state in states]),
+        energy_coefficient=np.stack([state.energy_coefficient for state in states]),
+        bandwidth_hz=np.stack([state.bandwidth_hz for state in states])[:, np.newaxis],
+        noise_w_per_hz=states[0].noise_w_per_hz,
+    )
