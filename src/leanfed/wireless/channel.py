@@ -30,7 +30,7 @@ def path_loss_db(distance_m: ArrayLike, *, at_1km_db: float = 128.1, per_decade_
 
 
 def path_gain(distance_m: ArrayLike, *, at_1km_db: float = 128.1, per_decade_db: float = 37.6) -> Array:
-    """Power gain left by the path loss, a ratio below one."""
+    """Power gain that the path loss leaves, a ratio."""
     return db_to_ratio(-path_loss_db(distance_m, at_1km_db=at_1km_db, per_decade_db=per_decade_db))
 
 

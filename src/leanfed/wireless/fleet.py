@@ -1,4 +1,7 @@
-"""The devices of a run: how they are drawn, and what they are like in a given round, in SI units."""
+"""The devices of a run: how they are drawn, and what they are like in a given round, in SI units.
+
+Rounds count from zero.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ class FleetSettings(BaseModel):
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FleetState:
     """What the devices are like in one round; arrays hold one entry per device (a stack adds rounds in front)."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MeasuredFleet(Fleet):
     """Devices read from a file; a measurement holds from its round until the next one, the last to the end."""
 
@@ -37,7 +37,7 @@ class MeasuredFleet(Fleet):
         return len(self.names)
 
     def state(self, number: int) -> FleetState:
-        """The measurement that holds in round `number` (rounds count from zero)."""
+        """The measurement that holds in round `number`."""
         at = max(bisect_right(self.rounds, number) - 1, 0)
         zeta = self.measured.get("energy_coefficient")
         band = self.measured.get("bandwidth")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from leanfed.errors import SettingsError, nearest
 from leanfed.wireless.units import Array
 
-Counter = Literal["exact", "paper"]
+PayloadCounter = Literal["exact", "paper"]
 
 # Products such as 0.29 * 100 = 28.999999999999996 count as the integer they stand for.
 _ROUNDING_SLACK = 1e-6
@@ -66,7 +66,7 @@ def paper_bits(size: ArrayLike, keep_rate: ArrayLike, *, value_bits: int = 32) -
     return np.asarray(k * np.asarray(size, dtype=float) * (surprise + value_bits + 1.0))
 
 
-def sparse_bits(counter: str, size: ArrayLike, keep_rate: ArrayLike, *, value_bits: int = 32) -> Array:
+def sparse_bits(counter: PayloadCounter, size: ArrayLike, keep_rate: ArrayLike, *, value_bits: int = 32) -> Array:
     """Bits of a sparse update by the named counter, so that allocator and simulator charge the same.
 
     >>> float(sparse_bits("exact", 1000, 1.0))
@@ -85,7 +85,7 @@ def _paper_at_rate(size: ArrayLike, keep_rate: ArrayLike, value_bits: int) -> Ar
     return paper_bits(size, keep_rate, value_bits=value_bits)
 
 
-_COUNTERS: dict[str, Callable[[ArrayLike, ArrayLike, int], Array]] = {
+_COUNTERS: dict[PayloadCounter, Callable[[ArrayLike, ArrayLike, int], Array]] = {
     "exact": _exact_at_rate,
     "paper": _paper_at_rate,
 }

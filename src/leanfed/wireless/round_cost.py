@@ -14,7 +14,7 @@ from leanfed.wireless.units import Array
 Downlink = Literal["neglected", "broadcast"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Workload:
     """The work of a round; arrays hold one entry per client, clients that sit out have no samples and no bits."""
 
@@ -30,7 +30,7 @@ class Workload:
         return (np.asarray(self.samples) > 0) | (np.asarray(self.upload_bits) > 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RoundCost:
     """What each client spent in a round, and the totals; clients on the last axis."""
 

@@ -203,6 +203,7 @@ BAD_INPUT = {
     "too few values": ((9, [1, 2], [1.0]), "1 values for 2 positions"),
     "dense of another length": ((9, None, [1.0]), "1 values for 9 positions"),
     "nan": ((9, [1, 4], [1.0, np.nan]), "Value 1 is nan"),
+    "too large for any type": ((9, [1], [1e300]), "Value 0 is inf"),
     "too large for float16": ((9, [1], [1e6], "float16"), "too large for float16"),
     "too large for bfloat16": ((9, [1], [3.4e38], "bfloat16"), "too large for bfloat16"),
     "unknown type": ((9, [1], [1.0], "float23"), "'float23'; did you mean 'float32'"),
