@@ -15,7 +15,7 @@ from leanfed.wireless.units import Array
 PayloadCounter = Literal["exact", "paper"]
 
 # Products such as 0.29 * 100 = 28.999999999999996 count as the integer they stand for.
-_ROUNDING_SLACK = 1e-6
+_ROUNDING_SLACK = 1e-9
 _log_gamma = np.vectorize(math.lgamma, otypes=[float])
 
 
@@ -26,7 +26,7 @@ def kept_count(size: ArrayLike, keep_rate: ArrayLike) -> Array:
     5069.0
     """
     product = np.asarray(size, dtype=float) * np.asarray(keep_rate, dtype=float)
-    return np.asarray(np.floor(product + _ROUNDING_SLACK))
+    return np.asarray(np.minimum(np.floor(product + _ROUNDING_SLACK), size))
 
 
 def dense_bits(size: ArrayLike, *, value_bits: int = 32) -> Array:
