@@ -80,7 +80,7 @@ def demo(
         name = str(settings.algorithm.model_dump()["name"])
         with _progress(settings.name, rounds, folder / name, quiet=as_json) as listen:
             run_settings(settings, folder / name, listen=listen)
-    _show_comparison([folder], folder / "accuracy.png", [0.8, 0.9], as_json)
+    _show_comparison([folder], folder / "accuracy.png", [0.8, 0.9], as_json, brief=True)
 
 
 @app.command()
@@ -143,7 +143,7 @@ def compare(
     target: Annotated[list[float] | None, typer.Option(min=0, max=1, help="Accuracies to time; 0.8 and 0.9.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side: a table, and a picture of accuracy against rounds.
+    """Put runs side by side: final accuracy, what each target cost, and curves over seconds, joules, bits and rounds.
 
     Example: leanfed compare runs/fedper runs/flpdsp --target 0.9
     """
@@ -268,36 +268,43 @@ def _show_estimate(estimate: dict[str, Any], as_json: bool) -> None:
     screen.print(table)
 
 
-def _show_comparison(folders: Sequence[Path], picture: Path, targets: Sequence[float], as_json: bool) -> None:
-    """The table and the picture of several runs."""
-    from leanfed.experiments.compare import draw_comparison, read_run
+def _show_comparison(
+    folders: Sequence[Path], picture: Path, targets: Sequence[float], as_json: bool, *, brief: bool = False
+) -> None:
+    """The tables and the picture of several runs; the brief picture has accuracy over rounds and seconds only."""
+    from leanfed.experiments.compare import DRAWN, draw_comparison, read_run
     from leanfed.results import find_runs
 
-    runs = [read_run(folder, targets) for folder in find_runs(list(folders))]
-    draw_comparison(runs, picture)
+    runs = [read_run(folder) for folder in find_runs(list(folders))]
+    draw_comparison(runs, picture, ("rounds", "latency_s") if brief else DRAWN, loss=not brief)
     if as_json:
-        rows = [{k: v for k, v in vars(run).items() if k != "curve"} for run in runs]
-        typer.echo(json.dumps({"runs": rows, "picture": str(picture)}))
+        typer.echo(json.dumps({"runs": [run.row(targets) for run in runs], "picture": str(picture)}))
         return
-    screen.print(_comparison_table(runs))
+    best_first = sorted(runs, key=lambda run: -run.accuracy[-1])
+    screen.print(_accuracy_table(best_first))
+    for target in targets:
+        screen.print(_target_table(best_first, target))
     screen.print(f"picture: {picture}", highlight=False, soft_wrap=True)
     if len(folders) == 1:
         screen.print(f"runs:    {folders[0]}", highlight=False, soft_wrap=True)
 
 
-def _comparison_table(runs: Sequence[ComparedRun]) -> Table:
-    """One row per run, best accuracy first."""
-    targets = list(runs[0].rounds_to)
-    table = Table("run", "rounds", "accuracy", "worst decile", "majority guess", *(f"rounds to {t}" for t in targets))
-    for run in sorted(runs, key=lambda run: -run.accuracy):
-        reached = (run.rounds_to[target] for target in targets)
+def _accuracy_table(runs: Sequence[ComparedRun]) -> Table:
+    """Where each run ended."""
+    table = Table("run", "rounds", "accuracy", "worst decile", "majority guess")
+    for run in runs:
+        numbers = (run.accuracy[-1], run.worst_decile[-1], run.majority_guess)
+        table.add_row(run.name, f"{run.spent['rounds'][-1]:.0f}", *(f"{number:.4f}" for number in numbers))
+    return table
+
+
+def _target_table(runs: Sequence[ComparedRun], target: float) -> Table:
+    """What it cost each run to reach a target accuracy."""
+    table = Table("run", "rounds", "seconds", "joules", "gigabits", "TFLOPs", title=f"to {target:.0%} accuracy")
+    for run in runs:
+        cost = run.cost_of(target)
         table.add_row(
-            run.name,
-            str(run.rounds),
-            f"{run.accuracy:.4f}",
-            f"{run.worst_decile:.4f}",
-            f"{run.majority_guess:.4f}",
-            *("-" if rounds is None else f"{rounds:.1f}" for rounds in reached),
+            run.name, *(["not reached", *"-" * 4] if cost is None else [f"{value:.4g}" for value in cost.values()])
         )
     return table
 

@@ -26,9 +26,20 @@ class RoundPlan:
     participants: tuple[int, ...]  # client numbers, increasing
     k: Floats  # (participants,) keep rate of the base gradient
     r: Floats  # (participants,) keep rate of the head
+    share: Floats | None = None  # (participants,) share of the bandwidth; None: even shares
+
+
+def kept_counts(rate: npt.ArrayLike, size: npt.ArrayLike) -> Ints:
+    """How many of `size` entries a keep rate leaves: rate x size rounded down, so that no deadline is overrun.
+
+    >>> int(kept_counts(0.1, 50_692))
+    5069
+    """
+    # 1e-9 forgives the rounding of products such as 0.29 x 100 = 28.999999999999996.
+    whole = np.floor(np.multiply(rate, size) + 1e-9)
+    return np.minimum(whole, size).astype(np.int64)
 
 
 def kept_count(rate: float, size: int) -> int:
-    """How many of `size` entries a keep rate leaves: rate x size rounded down, so that no deadline is overrun."""
-    # 1e-9 forgives the rounding of products such as 0.07 x 100 = 7.000000000000001.
-    return min(size, int(rate * size + 1e-9))
+    """`kept_counts` of one vector."""
+    return int(kept_counts(rate, size))

@@ -30,7 +30,7 @@ def test_run_resume_and_compare(leanfed: Leanfed, settings_file: Path, tmp_path:
     assert compared.returncode == 0, compared.stderr
     assert "worst decile" in compared.stdout
     assert "majority guess" in compared.stdout
-    assert "rounds to 50%" in compared.stdout
+    assert "to 50% accuracy" in compared.stdout
     assert (tmp_path / "figures/c.png").stat().st_size > 10_000
     rows = json.loads(leanfed("compare", "runs/a", "runs/b", "--json").stdout)["runs"]
     assert [row["algorithm"] for row in rows] == ["flpdsp", "fedavg"]

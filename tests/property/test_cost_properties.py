@@ -2,8 +2,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leanfed.records import kept_counts
 from leanfed.wireless import cost
-from leanfed.wireless.payload import exact_bits, kept_count, paper_bits
+from leanfed.wireless.payload import exact_bits, paper_bits
 from leanfed.wireless.round_cost import equal_shares
 
 shares = st.floats(0.0, 1.0)
@@ -52,14 +53,14 @@ def test_computing_on_less_takes_less_time_and_energy(cycles, cpu_hz, first, sec
 
 @given(sizes, st.floats(0.0, 1.0))
 def test_kept_entries_are_whole_and_no_more_than_asked(size, keep_rate):
-    count = kept_count(size, keep_rate)
+    count = kept_counts(keep_rate, size)
     assert count == np.floor(count)
     assert 0 <= count <= min(size, size * keep_rate + 1e-6)
 
 
 @given(sizes, st.floats(0.0, 1.0), st.sampled_from([16, 32, 64]))
 def test_exact_count_lies_between_its_values_and_one_more_bit_an_entry(size, keep_rate, value_bits):
-    count = kept_count(size, keep_rate)
+    count = kept_counts(keep_rate, size)
     bits = exact_bits(size, count, value_bits=value_bits)
     assert value_bits * count <= bits <= value_bits * count + size + 1e-6
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -127,6 +127,15 @@ class Algorithm(Section):
     def notes(self) -> tuple[str, ...]:
         """What a user should know of these settings before a run."""
         return ()
+
+    @property
+    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
+        """What travels: every value, values with their positions, or one bit per entry."""
+        return "dense"
+
+    def computed_share(self, split: Split, r: Floats) -> Floats:
+        """Share of the model's weights that takes part in a client's computation at keep rate r."""
+        return np.ones_like(r)
 
     def start_server(self, task: Task) -> ServerState:
         """The state before the first round."""

@@ -62,6 +62,11 @@ class FedAvgS(Algorithm):
         """Nothing is private."""
         return split.all_shared()
 
+    @property
+    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
+        """Values with their positions."""
+        return "sparse"
+
     def rates(self, clients: int) -> tuple[Floats, Floats]:
         """k for every client; nothing is pruned."""
         return np.full(clients, self.k), np.ones(clients)
@@ -86,6 +91,15 @@ class FedAvgP(Algorithm):
     def divide(self, split: Split) -> Split:
         """Nothing is private."""
         return split.all_shared()
+
+    @property
+    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
+        """Values with their positions."""
+        return "sparse"
+
+    def computed_share(self, split: Split, r: Floats) -> Floats:
+        """The share of the weights that survive."""
+        return r
 
     def rates(self, clients: int) -> tuple[Floats, Floats]:
         """r for every client; what is left of the gradient travels whole."""

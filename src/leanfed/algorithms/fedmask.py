@@ -49,6 +49,11 @@ class FedMask(Algorithm):
         masked = {n: s for n, s in split.shapes.items() if len(s) > 1 and not n.startswith(f"{first}.")}
         return Split(shared=masked, private={n: s for n, s in split.shapes.items() if n not in masked})
 
+    @property
+    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
+        """One bit per masked weight."""
+        return "mask"
+
     def start_server(self, task: Task) -> ServerState:
         """Nobody has voted yet: an even mean everywhere."""
         return ServerState(torch.full((self.divide(task.split).shared_size,), 0.5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, final
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -14,7 +15,7 @@ from leanfed.compression.prune import Pruning, keep_mask
 from leanfed.compression.sparsify import Sparsification, sparsify, unsent
 from leanfed.records import Floats
 from leanfed.streams import stream
-from leanfed.tasks.split import FlatModel
+from leanfed.tasks.split import FlatModel, Split
 
 
 @final
@@ -39,6 +40,15 @@ class Flpdsp(Algorithm):
     def notes(self) -> tuple[str, ...]:
         """What a user should know of these settings before a run."""
         return self.prune.notes()
+
+    @property
+    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
+        """Values with their positions."""
+        return "sparse"
+
+    def computed_share(self, split: Split, r: Floats) -> Floats:
+        """(d_B + r d_P) / d, the share in Eq. (12)."""
+        return np.asarray((split.shared_size + r * split.private_size) / split.size)
 
     def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
         """The client's part of Algorithm 1, line by line."""

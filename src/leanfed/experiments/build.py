@@ -20,12 +20,14 @@ from leanfed.experiments.settings import Settings
 from leanfed.files import folder_lock, read_json, sha256_of, write_json, write_text
 from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
 from leanfed.simulation.checkpoint import Checkpoints, all_tensors, write_tensors
+from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import Engine, ReferenceEngine
 from leanfed.simulation.rounds import Progress, RoundRecord, play, start
 from leanfed.simulation.world import World
 from leanfed.tasks.task import Task, build_task
 
 Listener = Callable[[RoundRecord], None]
+WIRE_TYPES = {32: "float32", 16: "float16"}  # value width -> how the codec sends it
 TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
 
 
@@ -96,13 +98,15 @@ def build_world(settings: Settings, data_dir: str | Path | None = None) -> World
     """The task and method of the settings."""
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
     world = World(task, settings.algorithm, settings.training, settings.participation)
-    world.plan(0)  # refuse rates or cohorts that do not fit the clients now, not in the first round
+    # Refuse rates, cohorts or devices that do not fit the clients now, not in the first round.
+    world.plan(0)
+    Accountant(settings.radio, world)
     return world
 
 
 def choose_engine(world: World, settings: Settings) -> Engine:
     """What computes the rounds."""
-    return ReferenceEngine(world)
+    return ReferenceEngine(world, WIRE_TYPES[settings.radio.value_bits] if settings.radio.wire else None)
 
 
 def fingerprint(task: Task) -> str:
@@ -146,13 +150,19 @@ def _torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _rounds(settings: Settings, world: World, engine: Engine, progress: Progress) -> Iterator[RoundRecord]:
+    """The rounds that are left, charged by the settings' radio."""
+    accountant = Accountant(settings.radio, world)
+    return play(world, engine, accountant, progress, rounds=settings.rounds, evaluation=settings.evaluation)
+
+
 def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
     """All rounds, nothing written."""
     engine, progress = choose_engine(world, settings), start(world)
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
     with _torch_threads(settings.run.threads):
-        for record in play(world, engine, progress, settings.rounds, settings.evaluation):
+        for record in _rounds(settings, world, engine, progress):
             rounds.append(record.rounds)
             clients.append(record.clients)
             listen(record)
@@ -169,7 +179,7 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
     clock = time.monotonic()
     with _torch_threads(settings.run.threads):
         engine = choose_engine(world, settings)
-        for record in play(world, engine, progress, settings.rounds, settings.evaluation):
+        for record in _rounds(settings, world, engine, progress):
             progress = record.progress
             rounds.append(record.rounds)
             clients.append(record.clients)
@@ -217,5 +227,8 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         "worst_decile": last["worst_decile"],
         "majority_guess": last["majority_guess"],
         "best_accuracy": tested["accuracy"].max(),
-        "entries": int(rounds["entries"].sum()),
+        "latency_s": float(rounds["latency_s"].sum()),
+        "energy_j": float(rounds["energy_j"].sum()),
+        "upload_bits": float(rounds["upload_bits"].sum()),
+        "flops": float(rounds["flops"].sum()),
     }

@@ -1,4 +1,4 @@
-"""Runs side by side: a table with the worst decile, and accuracy against rounds."""
+"""Runs side by side: final accuracy and worst decile, the cost of reaching a target, and curves over every cost."""
 
 from __future__ import annotations
 
@@ -8,70 +8,97 @@ from pathlib import Path
 
 import polars as pl
 
-from leanfed.charts.curves import Curve, draw_curves
+from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.errors import StorageError
 from leanfed.results import RunFolder
+
+# axis -> (column that is summed over rounds, unit it is shown in, label)
+AXES = {
+    "rounds": (None, 1.0, "rounds"),
+    "latency_s": ("latency_s", 1.0, "simulated seconds"),
+    "energy_j": ("energy_j", 1.0, "joules, all clients"),
+    "gigabits": ("upload_bits", 1e9, "uplink gigabits, all clients"),
+    "tflops": ("flops", 1e12, "TFLOPs, all clients"),
+}
+DRAWN = ("latency_s", "energy_j", "gigabits", "rounds")
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One row of the comparison."""
+    """One run's evaluated rounds: what had been spent by then, and how good it was."""
 
     name: str
     algorithm: str
-    rounds: int
-    accuracy: float
-    best_accuracy: float
-    worst_decile: float
+    spent: dict[str, list[float]]  # axis -> cumulative cost at each evaluation
+    accuracy: list[float]
+    loss: list[float]
+    worst_decile: list[float]
     majority_guess: float
-    rounds_to: dict[str, float | None]  # target accuracy -> rounds, by linear interpolation; None if never reached
-    curve: Curve
+
+    def cost_of(self, target: float) -> dict[str, float] | None:
+        """ToA@target: every cost at the first crossing of a target accuracy; nothing if it is not reached."""
+        reached = {axis: first_crossing(spent, self.accuracy, target) for axis, spent in self.spent.items()}
+        return {axis: cost for axis, cost in reached.items() if cost is not None} or None
+
+    def row(self, targets: Sequence[float]) -> dict[str, object]:
+        """The run as plain values."""
+        return {
+            "name": self.name,
+            "algorithm": self.algorithm,
+            "rounds": self.spent["rounds"][-1],
+            "accuracy": self.accuracy[-1],
+            "best_accuracy": max(self.accuracy),
+            "worst_decile": self.worst_decile[-1],
+            "majority_guess": self.majority_guess,
+            "time_to_accuracy": {f"{target:g}": self.cost_of(target) for target in targets},
+        }
 
 
-def rounds_to_accuracy(rounds: Sequence[float], accuracy: Sequence[float], target: float) -> float | None:
-    """The first crossing of a target accuracy, by linear interpolation between evaluations."""
+def first_crossing(spent: Sequence[float], accuracy: Sequence[float], target: float) -> float | None:
+    """The cost at which a target is first reached, by linear interpolation between evaluations."""
     before: tuple[float, float] | None = None
-    for here, value in zip(rounds, accuracy, strict=True):
+    for here, value in zip(spent, accuracy, strict=True):
         if value >= target:
-            if before is None or value == before[1]:
+            if before is None:
                 return float(here)
             return float(before[0] + (here - before[0]) * (target - before[1]) / (value - before[1]))
         before = (here, value)
     return None
 
 
-def read_run(folder: RunFolder, targets: Sequence[float]) -> ComparedRun:
+def read_run(folder: RunFolder) -> ComparedRun:
     """The evaluated rounds of one folder, finished or not."""
     settings = folder.read_settings()
-    tested = folder.read_table("rounds").filter(pl.col("accuracy").is_not_null())
+    rounds = folder.read_table("rounds")
+    summed = [
+        (pl.col("round") + 1 if column is None else pl.col(column).cum_sum() / unit).alias(f"spent {axis}")
+        for axis, (column, unit, _) in AXES.items()
+    ]
+    tested = rounds.with_columns(summed).filter(pl.col("accuracy").is_not_null())
     if tested.is_empty():
         raise StorageError(f"{folder.path} has no evaluated round yet. Let it run on, or lower evaluation.every.")
-    last = tested.row(-1, named=True)
-    done = (tested["round"] + 1).to_list()
-    accuracy = tested["accuracy"].to_list()
     return ComparedRun(
         name=settings["name"],
         algorithm=settings["algorithm"]["name"],
-        rounds=done[-1],
-        accuracy=last["accuracy"],
-        best_accuracy=max(accuracy),
-        worst_decile=last["worst_decile"],
-        majority_guess=last["majority_guess"],
-        rounds_to={f"{target:.0%}": rounds_to_accuracy(done, accuracy, target) for target in targets},
-        curve=Curve(settings["name"], done, accuracy),
+        spent={axis: tested[f"spent {axis}"].to_list() for axis in AXES},
+        accuracy=tested["accuracy"].to_list(),
+        loss=tested["loss"].to_list(),
+        worst_decile=tested["worst_decile"].to_list(),
+        majority_guess=tested["majority_guess"][0],
     )
 
 
-def draw_comparison(
-    runs: Sequence[ComparedRun], path: Path, title: str = "Test accuracy of the clients' own models"
-) -> None:
-    """Accuracy against rounds; the floor is drawn where all runs share it."""
+def draw_comparison(runs: Sequence[ComparedRun], path: Path, axes: Sequence[str] = DRAWN, *, loss: bool = True) -> None:
+    """Accuracy (and loss) against every cost; the floor is drawn where all runs share it."""
     floors = {round(run.majority_guess, 6) for run in runs}
-    draw_curves(
-        path,
-        [run.curve for run in runs],
-        title=title,
-        x_label="rounds",
-        y_label="accuracy (weighted over clients)",
-        floor=floors.pop() if len(floors) == 1 else None,
-    )
+    floor = floors.pop() if len(floors) == 1 else None
+    panels = [
+        Panel([Curve(run.name, run.spent[axis], run.accuracy) for run in runs], AXES[axis][2], "test accuracy", floor)
+        for axis in axes
+    ]
+    if loss:
+        panels += [
+            Panel([Curve(run.name, run.spent[axis], run.loss) for run in runs], AXES[axis][2], "test loss")
+            for axis in axes
+        ]
+    draw_panels(path, panels, title="The clients' own models on their own test sets", columns=len(axes))

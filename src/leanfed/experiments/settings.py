@@ -17,6 +17,7 @@ from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import SettingsError, nearest
 from leanfed.files import explained
 from leanfed.records import Section
+from leanfed.simulation.costs import RadioSettings
 from leanfed.simulation.evaluation import EvaluationSettings
 from leanfed.simulation.world import Participation
 from leanfed.tasks.task import TaskSettings
@@ -63,6 +64,8 @@ class Settings(Section):
     """Who takes part."""
     algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(_algorithm)] = Field(default_factory=Flpdsp)
     """The method and its own settings."""
+    radio: RadioSettings = Field(default_factory=RadioSettings)
+    """What rounds cost."""
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     """When to evaluate."""
     run: RunSettings = Field(default_factory=RunSettings)
@@ -137,7 +140,8 @@ def _explain(error: ValidationError, values: Mapping[str, Any], source: str, tex
 
 def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, text: str) -> str:
     """Where, what, the value, what is allowed."""
-    location = [str(part) for part in detail["loc"]]
+    # Where a value may have one of several types, pydantic adds the type it tried; that is not a key.
+    location = [str(part) for part in detail["loc"] if not re.match(r"constrained-|float|int$|tuple|.*\[", str(part))]
     line = _line_of(location, text)
     where = f"{source}:{line}" if line else source
     key = ".".join(location) or "settings"

@@ -12,6 +12,7 @@ import numpy as np
 from leanfed.algorithms.base import ServerState, Upload
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.simulation.clients import ClientStore
+from leanfed.simulation.wire import through_wire
 from leanfed.simulation.world import World
 
 
@@ -23,6 +24,7 @@ class RoundOutcome:
     loss: Floats  # (participants,)
     samples: Ints  # samples processed
     entries: Ints  # values uploaded
+    coded_bits: Floats | None = None  # bits of the coded uploads, where they went through the codec
 
 
 class Engine(ABC):
@@ -41,15 +43,17 @@ class ReferenceEngine(Engine):
 
     name = "reference"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, wire: str | None = None) -> None:
         self.world = world
         self.model = world.new_model()
+        self.wire = wire  # value type of coded uploads; None: uploads are handed over as they are
 
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
         """Algorithm 1's round: each participant trains and uploads, then the server steps."""
         losses: list[float] = []
         samples: list[int] = []
         entries: list[int] = []
+        coded: list[int] = []
 
         def uploads() -> Iterator[tuple[float, Upload]]:
             for client, k, r in zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True):
@@ -59,7 +63,12 @@ class ReferenceEngine(Engine):
                 losses.append(update.loss)
                 samples.append(update.samples)
                 entries.append(update.upload.entries)
-                yield self.world.task.gamma[client], update.upload
+                upload = update.upload
+                if self.wire is not None:
+                    upload, bits = through_wire(upload, self.wire)
+                    coded.append(bits)
+                yield self.world.task.gamma[client], upload
 
         after = self.world.algorithm.server_update(server, uploads(), self.world.training, plan.round)
-        return RoundOutcome(after, np.array(losses), np.array(samples), np.array(entries))
+        bits = None if self.wire is None else np.array(coded, dtype=float)
+        return RoundOutcome(after, np.array(losses), np.array(samples), np.array(entries), bits)

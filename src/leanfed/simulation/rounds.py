@@ -12,6 +12,7 @@ import polars as pl
 from leanfed.algorithms.base import ServerState
 from leanfed.records import RoundPlan
 from leanfed.simulation.clients import ClientStore
+from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import Engine, RoundOutcome
 from leanfed.simulation.evaluation import Evaluation, EvaluationSettings, evaluate
 from leanfed.simulation.world import World
@@ -33,7 +34,7 @@ class RoundRecord:
     progress: Progress
     row: dict[str, Any]
     rounds: pl.DataFrame  # one row
-    clients: pl.DataFrame  # one row per participant (per client when evaluated per client)
+    clients: pl.DataFrame  # one row per participant
 
 
 def start(world: World) -> Progress:
@@ -42,7 +43,13 @@ def start(world: World) -> Progress:
 
 
 def play(
-    world: World, engine: Engine, progress: Progress, rounds: int, evaluation: EvaluationSettings
+    world: World,
+    engine: Engine,
+    accountant: Accountant,
+    progress: Progress,
+    *,
+    rounds: int,
+    evaluation: EvaluationSettings,
 ) -> Iterator[RoundRecord]:
     """Run the rounds that are left."""
     model = world.new_model()
@@ -52,11 +59,10 @@ def play(
         progress = Progress(number + 1, outcome.server, progress.clients)
         due = (number + 1) % evaluation.every == 0 or number + 1 == rounds
         tested = evaluate(world, progress.server, progress.clients, model) if due else None
-        row = _round_row(world, plan, outcome, tested)
-        per_client = tested if evaluation.per_client else None
-        yield RoundRecord(
-            progress, row, _frame({k: [v] for k, v in row.items()}), _client_rows(plan, outcome, per_client)
-        )
+        bill = accountant.bill(plan, outcome)
+        row = {**_round_row(world, plan, outcome, tested), **bill.round_row()}
+        columns = {**_client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
+        yield RoundRecord(progress, row, _frame({name: [value] for name, value in row.items()}), _frame(columns))
 
 
 def _round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
@@ -77,10 +83,10 @@ def _round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eva
     }
 
 
-def _client_rows(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> pl.DataFrame:
-    """Rows of the clients table."""
+def _client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
+    """Columns of the clients table, one entry per participant."""
     clients = np.array(plan.participants)
-    columns = {
+    return {
         "round": np.full(len(clients), plan.round),
         "client": clients,
         "k": plan.k,
@@ -90,7 +96,6 @@ def _client_rows(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | No
         "entries": outcome.entries,
         "accuracy": tested.accuracy_per_client[clients] if tested else [None] * len(clients),
     }
-    return _frame(columns)
 
 
 def _frame(columns: dict[str, Any]) -> pl.DataFrame:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Self, final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from leanfed.records import Section
 from leanfed.streams import stream
 from leanfed.wireless import channel
 from leanfed.wireless.units import Array, dbm_to_w
@@ -23,29 +24,41 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class FleetSettings(BaseModel):
+class FleetSettings(Section):
     """How devices are drawn; the defaults are the paper's parameter table unless a comment says otherwise.
 
     >>> FleetSettings(devices=10, hold=("place",), bandwidth_hz=(10e6, 50e6)).devices
     10
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     devices: int = Field(default=100, ge=1)
-    radius_m: Positive = 200.0  # devices are uniform in this disc
-    nearest_m: Positive = 1.0  # assumed: nobody stands closer, where the path loss no longer holds
+    """N, how many devices there are; a run takes its number of clients."""
+    radius_m: Positive = 200.0
+    """Devices are uniform in this disc."""
+    nearest_m: Positive = 1.0
+    """Assumed: nobody stands closer, where the path loss no longer holds."""
     path_loss_at_1km_db: Finite = 128.1
+    """Path loss at one kilometre."""
     path_loss_per_decade_db: NotNegative = 37.6
-    rayleigh: bool = False  # the paper's gain is the path loss alone
-    shadowing_db: NotNegative = 0.0  # standard deviation; zero switches it off
-    cpu_hz: tuple[Positive, Positive] = (0.5e9, 3.0e9)  # uniform
-    power_dbm: tuple[Finite, Finite] = (20.0, 28.0)  # uniform in dBm
+    """How much it grows for ten times the distance."""
+    rayleigh: bool = False
+    """The paper's gain is the path loss alone."""
+    shadowing_db: NotNegative = 0.0
+    """Standard deviation; zero switches it off."""
+    cpu_hz: tuple[Positive, Positive] = (0.5e9, 3.0e9)
+    """Uniform."""
+    power_dbm: tuple[Finite, Finite] = (20.0, 28.0)
+    """Uniform in dBm."""
     noise_dbm_per_hz: Finite = -174.0
-    bandwidth_hz: Positive | tuple[Positive, Positive] = 10e6  # a constant, or a range drawn from each round
-    bandwidth_trace_hz: tuple[Positive, ...] = ()  # one value a round, the last holds; takes the place of the above
-    energy_coefficient: NotNegative = 1e-28  # assumed: zeta in J s^2
-    hold: tuple[Quantity, ...] = ()  # drawn once and kept; the rest is redrawn every round, as in the paper
+    """Density of the noise."""
+    bandwidth_hz: Positive | tuple[Positive, Positive] = 10e6
+    """A constant, or a range drawn from each round."""
+    bandwidth_trace_hz: tuple[Positive, ...] = ()
+    """One value a round, the last holds; takes the place of the above."""
+    energy_coefficient: NotNegative = 1e-28
+    """Assumed: zeta in J s^2."""
+    hold: tuple[Quantity, ...] = ()
+    """Drawn once and kept; the rest is redrawn every round, as in the paper."""
 
     @model_validator(mode="after")
     def _ranges_ascend(self) -> Self:

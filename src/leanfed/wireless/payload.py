@@ -10,23 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from leanfed.errors import SettingsError, nearest
+from leanfed.records import kept_counts
 from leanfed.wireless.units import Array
 
 PayloadCounter = Literal["exact", "paper"]
 
-# Products such as 0.29 * 100 = 28.999999999999996 count as the integer they stand for.
-_ROUNDING_SLACK = 1e-9
 _log_gamma = np.vectorize(math.lgamma, otypes=[float])
-
-
-def kept_count(size: ArrayLike, keep_rate: ArrayLike) -> Array:
-    """Whole entries kept at a rate, rounded down so that a planned deadline still holds: floor(k d).
-
-    >>> float(kept_count(50_692, 0.1))
-    5069.0
-    """
-    product = np.asarray(size, dtype=float) * np.asarray(keep_rate, dtype=float)
-    return np.asarray(np.minimum(np.floor(product + _ROUNDING_SLACK), size))
 
 
 def dense_bits(size: ArrayLike, *, value_bits: int = 32) -> Array:
@@ -78,7 +67,7 @@ def sparse_bits(counter: PayloadCounter, size: ArrayLike, keep_rate: ArrayLike, 
 
 
 def _exact_at_rate(size: ArrayLike, keep_rate: ArrayLike, value_bits: int) -> Array:
-    return exact_bits(size, kept_count(size, keep_rate), value_bits=value_bits)
+    return exact_bits(size, kept_counts(keep_rate, size), value_bits=value_bits)
 
 
 def _paper_at_rate(size: ArrayLike, keep_rate: ArrayLike, value_bits: int) -> Array:

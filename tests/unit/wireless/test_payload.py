@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from leanfed.errors import SettingsError
+from leanfed.records import kept_counts
 from leanfed.wireless.payload import (
     dense_bits,
     exact_bits,
-    kept_count,
     mask_bits,
     paper_bits,
     position_bits,
@@ -61,14 +61,14 @@ def test_papers_estimate_at_k_one_counts_the_sign_twice(value_bits):
 @pytest.mark.parametrize("size", [LENET_BASE, RESNET_BASE])
 def test_papers_estimate_lies_between_one_percent_below_and_three_above_the_exact_count(size):
     rates = np.linspace(0.001, 1.0, 200)
-    ratio = paper_bits(size, kept_count(size, rates) / size) / exact_bits(size, kept_count(size, rates))
+    ratio = paper_bits(size, kept_counts(rates, size) / size) / exact_bits(size, kept_counts(rates, size))
     assert -0.0115 < ratio.min() - 1 < -0.010
     assert 0.030 < ratio.max() - 1 < 0.032
 
 
 def test_papers_estimate_is_below_its_own_equation_8():
     rates = np.linspace(0.05, 0.95, 50)
-    count = kept_count(LENET_BASE, rates)
+    count = kept_counts(rates, LENET_BASE)
     printed = exact_bits(LENET_BASE, count, value_bits=33)
     assert np.all(paper_bits(LENET_BASE, count / LENET_BASE) < printed)
 
@@ -80,9 +80,9 @@ def test_exact_count_is_close_to_the_entropy_form():
 
 
 def test_whole_entries_are_kept():
-    assert kept_count(100, 0.29) == 29  # the product is 28.999999999999996
-    assert kept_count(50_692, 0.1) == 5_069
-    assert kept_count(10, 0.09) == 0
+    assert kept_counts(0.29, 100) == 29  # the product is 28.999999999999996
+    assert kept_counts(0.1, 50_692) == 5_069
+    assert kept_counts(0.09, 10) == 0
 
 
 def test_mask_is_one_bit_a_weight():
