@@ -1,0 +1,64 @@
+"""What the documents say is so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "leanfed"
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readme_tree_is_the_tree_on_disk() -> None:
+    shown = re.search(r"```\nsrc/leanfed/\n(.*?)```", README, re.DOTALL)[1]
+    named = {line.split()[0].rstrip("/") for line in shown.splitlines() if re.match(r"  \w", line)}
+    on_disk = {p.name for p in PACKAGE.iterdir() if not p.name.startswith("__")}
+    assert named == on_disk
+
+
+def test_every_place_in_the_notation_table_exists() -> None:
+    for line in (ROOT / "docs/notation.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) != 7 or "`" not in cells[5]:
+            continue
+        files = "\n".join((PACKAGE / name).read_text() for name in re.findall(r"`([\w/]+\.py)`", cells[5]))
+        for name in re.findall(r"`([\w.]+)`", cells[2]):
+            assert re.search(rf"\b{name.rpartition('.')[2]}\b", files), f"{name} is not in {cells[5]}"
+
+
+def test_the_ten_lines_of_the_readme_run() -> None:
+    code = re.search(r"## Ten lines of Python\n\n```python\n(.*?)```", README, re.DOTALL)[1]
+    scope: dict[str, object] = {}
+    exec(code, scope)
+    assert scope["run"].accuracy > scope["run"].summary["majority_guess"]
+
+
+def test_the_claims_of_the_readme_are_the_committed_results() -> None:
+    rows = json.loads((ROOT / "results/foundation/methods.json").read_text())
+    table = re.search(r"<!-- methods -->\n(.*?)\n\n", README, re.DOTALL)[1]
+    shown = {}
+    for line in table.splitlines()[2:]:
+        cells = [cell.strip(" `*") for cell in line.strip("|").split("|")]
+        shown[cells[0]] = cells[1:]
+    assert len(shown) == 7
+    for row in rows:
+        column = {"alpha 0.1": 0, "Class-2": 1}[row["partition"]]
+        assert float(shown[row["algorithm"]][column]) == pytest.approx(row["accuracy"], abs=5e-4)
+
+
+def test_the_demo_table_of_the_readme_is_the_committed_run() -> None:
+    runs = json.loads((ROOT / "results/demo/comparison.json").read_text())["runs"]
+    for run in runs:
+        line = next(line for line in README.splitlines() if line.startswith(f"| {run['name']} |"))
+        assert float(line.split("|")[2]) == pytest.approx(run["accuracy"], abs=5e-4)
+        assert float(line.split("|")[3]) == pytest.approx(run["worst_decile"], abs=5e-4)
+
+
+@pytest.mark.parametrize("file", sorted(p.relative_to(ROOT) for p in ROOT.glob("*.md")), ids=str)
+def test_links_inside_the_repository_lead_somewhere(file: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / file).read_text()):
+        assert (ROOT / file.parent / target).exists(), f"{file} links to {target}"
