@@ -1,0 +1,115 @@
+"""Exact top-k over the rows of a matrix: the rule of compression.selection.largest as numba kernels.
+
+The bits of a non-negative float32 sort like the number, so the k-th largest magnitude is found by counting: 11 bits,
+then 10, then 10. What is kept is then `above the threshold, or equal to it and not behind the last tie that fits`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numba
+import numpy as np
+
+BINS: Final = 2048
+MAGNITUDE: Final = np.int32(0x7FFFFFFF)
+
+jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+
+@jit
+def _bin_of(counts, bins, wanted):
+    """The bin that holds the `wanted`-th largest entry, and how many entries lie in the bins above it."""
+    above, place = 0, bins - 1
+    while above + counts[place] < wanted:
+        above += counts[place]
+        place -= 1
+    return place, above
+
+
+@jit
+def _last_tie(bits, threshold, ties):
+    """Position of the `ties`-th entry that equals the threshold."""
+    place = -1
+    while ties > 0:
+        place += 1
+        if bits[place] & MAGNITUDE == threshold:
+            ties -= 1
+    return place
+
+
+@jit
+def cut(bits, count, counts, near):
+    """(threshold, last): entries above the threshold are kept, and equal ones up to position `last`.
+
+    `bits` (size,) are float32 seen as int32, `counts` (BINS,) and `near` (size,) are scratch; 0 < count < size.
+    """
+    counts[:] = 0
+    for i in range(bits.size):
+        counts[(bits[i] & MAGNITUDE) >> 20] += 1
+    top, above = _bin_of(counts, BINS, count)
+    found = 0
+    for i in range(bits.size):  # without a branch: the place is written over until an entry belongs there
+        near[found] = bits[i] & MAGNITUDE
+        found += near[found] >> 20 == top
+    threshold = top << 20
+    for shift in (10, 0):
+        counts[:1024] = 0
+        for i in range(found):
+            counts[(near[i] >> shift) & 1023] += 1
+        place, more = _bin_of(counts, 1024, count - above)
+        above += more
+        threshold |= place << shift
+        kept = 0
+        for i in range(found):
+            value = near[i]
+            near[kept] = value
+            kept += (value >> shift) & 1023 == place
+        found = kept
+    ties = count - above
+    return np.int32(threshold), bits.size if ties == found else _last_tie(bits, threshold, ties)
+
+
+@jit
+def _cut_any(bits, count, counts, near):
+    """The cut for any count: nothing for none, everything from `size` on."""
+    if count <= 0:
+        return MAGNITUDE, -1
+    if count >= bits.size:
+        return np.int32(-1), -1
+    return cut(bits, count, counts, near)
+
+
+@jit
+def _kept(bits, threshold, last, i):
+    """Whether entry i survives the cut."""
+    size = bits[i] & MAGNITUDE
+    return (size > threshold) | ((size == threshold) & (i <= last))
+
+
+@jit
+def mask_rows(bits, count, mask, counts, near):
+    """mask (rows, size) = 1 where a row's `count[row]` largest magnitudes are, else 0."""
+    for row in range(bits.shape[0]):
+        mine, out = bits[row], mask[row]
+        threshold, last = _cut_any(mine, count[row], counts, near)
+        for i in range(mine.size):
+            out[i] = np.float32(_kept(mine, threshold, last, i))
+
+
+@jit
+def add_rows(values, bits, count, weight, total, rest, counts, near):
+    """total (size,) += weight[row] x the `count[row]` largest among the row's first `size` entries.
+
+    `rest` (rows, size), unless it is empty, gets what was not added: the memory of error feedback.
+    """
+    size = total.size
+    for row in range(values.shape[0]):
+        mine, mine_bits, factor = values[row], bits[row, :size], weight[row]
+        threshold, last = _cut_any(mine_bits, count[row], counts, near)
+        for i in range(size):
+            total[i] += factor * (mine[i] if _kept(mine_bits, threshold, last, i) else np.float32(0))
+        if rest.size:
+            left = rest[row]
+            for i in range(size):
+                left[i] = np.float32(0) if _kept(mine_bits, threshold, last, i) else mine[i]
