@@ -1,0 +1,127 @@
+"""The convolutions and the selection of a chunk by compiled kernels, behind the contracts of trunk and picks."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanfed.records import Floats, Ints
+from leanfed.simulation import kernels, topk
+from leanfed.simulation.trunk import DEEP, Convolutions
+from leanfed.tasks.task import Images
+
+
+def pixel_table(images: Images) -> Tensor:
+    """The normalised value of each of the 256 pixel values, bit for bit as `Images.batch` makes it."""
+    levels = torch.arange(256, dtype=torch.float32)
+    return levels.div_(255).sub_(images.mean.flatten()).div_(images.deviation.flatten())
+
+
+@final
+class KernelTrunk:
+    """Buffers for at most `clients` clients of `batch` samples, filled by the kernels."""
+
+    def __init__(self, images: Images, clients: int, batch: int) -> None:
+        self.pixels = np.asarray(images.pixels).reshape(len(images.pixels), -1)
+        self.table = pixel_table(images).numpy()
+        samples = clients * batch
+        self.images = torch.zeros(samples * kernels.IMAGE)
+        self.middle, self.winners1 = (torch.zeros(samples * kernels.MIDDLE) for _ in range(2))
+        self.deep = torch.zeros(samples, DEEP)
+        self.winners2 = torch.zeros(samples, DEEP, dtype=torch.int32)
+        self.scratch, self.inner = torch.zeros(32), torch.zeros(kernels.MIDDLE)
+        self.taps1, self.bias1 = torch.zeros(clients, 25, 8), torch.zeros(clients, 8)
+        self.taps2, self.bias2 = torch.zeros(clients, 5, 5, 6, 16), torch.zeros(clients, 16)
+        self.patches = torch.zeros(clients, 16, 6, 32)
+        self.sums1, self.sum_bias1 = torch.zeros(clients, 6, 5, 8), torch.zeros(clients, 6)
+        self.sums2, self.sum_bias2 = torch.zeros(clients, 16, 6, 32), torch.zeros(clients, 16)
+
+    def forward(self, rows: Ints, weights: Convolutions) -> Tensor:
+        """Samples (C, B) -> (C, B, 400); valid until the next call."""
+        clients, batch = rows.shape
+        self._pack(weights)
+        self.own1, self.own2 = int(len(weights.weight1) > 1), int(len(weights.weight2) > 1)
+        packed, buffers = self._weights(), self._buffers()
+        kernels.forward(self.pixels, self.table, rows.reshape(-1), batch, self.own1, self.own2, packed, buffers)
+        deep = self.deep[: clients * batch].view(clients, batch, DEEP)
+        return deep.add_(_poison(weights).view(-1, 1, 1))
+
+    def backward(self, slope: Tensor, gradient: Convolutions) -> None:
+        """Both layers' gradients, unpacked from the kernels' padded rows."""
+        clients, batch = slope.shape[:2]
+        sums = tuple(_flat_rows(t[:clients]) for t in (self.sums1, self.sum_bias1, self.sums2, self.sum_bias2))
+        kernels.backward(_flat(slope), batch, self.own2, self._weights(), self._buffers(), self.inner.numpy(), sums)
+        gradient.weight1.copy_(self.sums1[:clients, :, :, :5].unsqueeze(2))
+        gradient.bias1.copy_(self.sum_bias1[:clients])
+        patches = torch.unflatten(self.sums2[:clients, :, :5, :30], 3, (5, 6))  # (C, out, row, column, in)
+        gradient.weight2.copy_(patches.permute(0, 1, 4, 2, 3))
+        gradient.bias2.copy_(self.sum_bias2[:clients])
+
+    def _pack(self, weights: Convolutions) -> None:
+        """The weights in the order in which the kernels read them, padded to whole vectors."""
+        first, second = len(weights.weight1), len(weights.weight2)
+        self.taps1[:first, :, :6] = weights.weight1.flatten(2).transpose(1, 2)
+        self.bias1[:first, :6] = weights.bias1
+        self.taps2[:second] = weights.weight2.permute(0, 3, 4, 2, 1)
+        self.bias2[:second] = weights.bias2
+        torch.unflatten(self.patches[:second, :, :5, :30], 3, (5, 6)).copy_(weights.weight2.permute(0, 1, 3, 4, 2))
+
+    def _weights(self) -> tuple[Any, ...]:
+        return tuple(_flat(t) for t in (self.taps1, self.bias1, self.taps2, self.bias2, self.patches))
+
+    def _buffers(self) -> tuple[Any, ...]:
+        held = (self.images, self.middle, self.winners1, self.deep, self.winners2, self.scratch)
+        return tuple(_flat(t) for t in held)
+
+
+def _poison(weights: Convolutions) -> Tensor:
+    """Zero, or NaN for a client whose weights are not finite: a lane-wise maximum may lose a NaN, a loss may not."""
+    return sum((w.flatten(1).sum(1) * 0 for w in weights), start=torch.zeros(1))
+
+
+@final
+class KernelPicks:
+    """Exact top-k by counting bits, and aggregation in the same pass."""
+
+    def __init__(self, size: int) -> None:
+        self.counts = np.zeros(topk.BINS, dtype=np.int64)
+        self.near = np.zeros(size, dtype=np.int32)
+
+    def mask(self, magnitudes: Tensor, counts: Ints) -> Tensor:
+        """Ones where the largest are."""
+        mask = torch.empty_like(magnitudes)
+        topk.mask_rows(_bits(magnitudes), counts, mask.numpy(), self.counts, self.near)
+        return mask
+
+    def add_largest(self, values: Tensor, counts: Ints, gamma: Floats, total: Tensor, rest: Tensor | None) -> None:
+        """A row's threshold, then one pass over the row."""
+        weight, left = gamma.astype(np.float32), torch.empty(0, 0) if rest is None else rest
+        bits = _bits(values)
+        topk.add_rows(values.numpy(), bits, counts, weight, total.numpy(), left.numpy(), self.counts, self.near)
+
+
+def _bits(values: Tensor) -> np.ndarray[Any, np.dtype[np.int32]]:
+    return values.numpy().view(np.int32)
+
+
+def _flat(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return tensor.view(-1).numpy()
+
+
+def _flat_rows(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return tensor.flatten(1).numpy()
+
+
+def warm_kernels() -> None:
+    """Call every kernel once on a tiny input, with the types of real calls."""
+    blank = Images(np.zeros((1, 1, 32, 32), dtype=np.uint8), np.zeros(1, dtype=np.int64), torch.zeros(1), torch.ones(1))
+    trunk, picks = KernelTrunk(blank, 1, 1), KernelPicks(8)
+    weights = Convolutions(
+        torch.zeros(1, 6, 1, 5, 5), torch.zeros(1, 6), torch.zeros(1, 16, 6, 5, 5), torch.zeros(1, 16)
+    )
+    trunk.backward(trunk.forward(np.zeros((1, 1), dtype=np.int64), weights).clone(), weights)
+    picks.mask(torch.ones(1, 8), np.array([3]))
+    picks.add_largest(torch.ones(1, 8), np.array([3]), np.ones(1), torch.zeros(8), None)

@@ -1,0 +1,116 @@
+"""LeNet-5 for a chunk of clients at once: every client's loss and its own gradient, written out layer by layer.
+
+Weights come in two parts, shared and private, each with a leading dimension of one (the same for all clients) or C
+(one set per client). So one computation serves any cut of the model, one local step or several, and any method.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from leanfed.records import Ints
+from leanfed.simulation.trunk import Convolutions, Trunk
+from leanfed.tasks.split import Split
+
+
+class Weights(NamedTuple):
+    """The two parts of a flat model."""
+
+    shared: Tensor  # (1 or C, d_shared)
+    private: Tensor  # (1 or C, d_private)
+
+
+class Dense(NamedTuple):
+    """A fully connected layer (conv3 is one: its input is as large as its kernel)."""
+
+    weight: Tensor  # (1 or C, out, in)
+    bias: Tensor  # (1 or C, out)
+
+
+def apply_dense(x: Tensor, layer: Dense) -> Tensor:
+    """(C, B, in) -> (C, B, out)."""
+    if len(layer.weight) == 1:
+        return functional.linear(x, layer.weight[0], layer.bias[0])
+    return torch.baddbmm(layer.bias.unsqueeze(1), x, layer.weight.transpose(1, 2))
+
+
+def dense_backward(x: Tensor, slope: Tensor, layer: Dense, gradient: Dense) -> Tensor:
+    """Write each client's gradient of the layer; returns the slope at its input, (C, B, in)."""
+    torch.bmm(slope.transpose(1, 2), x, out=gradient.weight)
+    torch.sum(slope, 1, out=gradient.bias)
+    if len(layer.weight) == 1:
+        return slope @ layer.weight[0]
+    return torch.bmm(slope, layer.weight)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Each client's mean loss (C,) over its batch, and the slope of that mean at the logits (C, B, classes)."""
+    log_share = functional.log_softmax(logits, 2)
+    at_label = labels.unsqueeze(2)
+    loss = -log_share.gather(2, at_label).squeeze(2).mean(1)
+    slope = log_share.exp_().scatter_add_(2, at_label, torch.full(at_label.shape, -1.0))
+    return loss, slope.div_(labels.shape[1])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a parameter lies in the flat vector."""
+
+    part: int  # 0 shared, 1 private
+    start: int  # within its part
+    offset: int  # of its part in [shared | private]
+    shape: torch.Size
+
+    def of(self, weights: Weights) -> Tensor:
+        """The parameter of a chunk's weights."""
+        return self.slice(weights[self.part], self.start)
+
+    def of_gradient(self, gradient: Tensor) -> Tensor:
+        """The parameter's part of a (C, d) gradient."""
+        return self.slice(gradient, self.offset + self.start)
+
+    def slice(self, matrix: Tensor, start: int) -> Tensor:
+        """(rows, d) -> (rows, *shape), a view."""
+        return matrix[:, start : start + math.prod(self.shape)].view(-1, *self.shape)
+
+
+class ChunkModel:
+    """A chunk's loss and gradient; the gradient buffer holds at most `clients` rows and is used again."""
+
+    def __init__(self, split: Split, trunk: Trunk, clients: int) -> None:
+        self.trunk = trunk
+        self.gradient = torch.zeros(clients, split.size)  # (C, d) as [shared | private]
+        self._places: dict[str, _Place] = {}
+        for part, (shapes, offset) in enumerate(((split.shared, 0), (split.private, split.shared_size))):
+            start = 0
+            for name, shape in shapes.items():
+                self._places[name] = _Place(part, start, offset, shape)
+                start += math.prod(shape)
+
+    def loss_and_gradient(self, weights: Weights, rows: Ints, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Every client's mean loss (C,) and gradient (C, d) on its samples (C, B), valid until the next call."""
+        gradient = self.gradient[: len(rows)]
+        convolutions, layers = self._read({n: p.of(weights) for n, p in self._places.items()})
+        to_convolutions, to_layers = self._read({n: p.of_gradient(gradient) for n, p in self._places.items()})
+        inputs = [self.trunk.forward(rows, convolutions)]
+        for layer in layers[:-1]:
+            inputs.append(apply_dense(inputs[-1], layer).relu_())
+        loss, slope = cross_entropy(apply_dense(inputs[-1], layers[-1]), labels)
+        for i in (2, 1, 0):
+            slope = dense_backward(inputs[i], slope, layers[i], to_layers[i])
+            if i:
+                slope.mul_(inputs[i] > 0)
+        self.trunk.backward(slope, to_convolutions)
+        return loss, gradient
+
+    def _read(self, named: dict[str, Tensor]) -> tuple[Convolutions, tuple[Dense, ...]]:
+        """Parameters by name as layers, conv3 as a dense one."""
+        first = Convolutions(*(named[f"{layer}.{kind}"] for layer in ("conv1", "conv2") for kind in ("weight", "bias")))
+        dense = (Dense(named[f"{n}.weight"].flatten(2), named[f"{n}.bias"]) for n in ("conv3", "fc1", "fc2"))
+        return first, tuple(dense)
