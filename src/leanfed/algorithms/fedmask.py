@@ -67,7 +67,7 @@ class FedMask(Algorithm):
     def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
         """Take over the means, step the scores straight through the mask, upload its bits."""
         frozen = frozen_weights(model)
-        scores = self._heard(shared, client.private) if job.round else client.private.clone()
+        scores = self.heard(shared, client.private) if job.round else client.private.clone()
         losses, samples = [], 0
         for batch in job.batches:
             loss, gradient = model.loss_and_gradient(masked_weights(frozen, scores), batch.inputs, batch.labels)
@@ -89,7 +89,7 @@ class FedMask(Algorithm):
         """The frozen weights under the client's own mask."""
         return masked_weights(frozen_weights(model), client.private)
 
-    def _heard(self, mean: Tensor, own: Tensor) -> Tensor:
+    def heard(self, mean: Tensor, own: Tensor) -> Tensor:
         """Where the client uses an entry: the score whose sigmoid is the mean; elsewhere its own score."""
         return torch.where(own > 0, torch.logit(mean.clamp(1 - self.confidence, self.confidence)), own)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -44,7 +44,10 @@ class ClientStore:
         return [] if PRIVATE not in self._holds else np.flatnonzero(self._holds[PRIVATE]).tolist()
 
     def rows(self, name: str, size: int) -> Tensor:
-        """The (clients, size) matrix of a name, for work on many clients at once; `start_all` and `mark` go with it."""
+        """The (clients, size) matrix of a name, for work on many clients at once.
+
+        `start_all` before; then `gather` and `scatter`, or the matrix itself; `mark` after.
+        """
         if name not in self._matrices:
             self._matrices[name] = self._allocate(size)
             self._holds[name] = np.zeros(self.clients, dtype=bool)
@@ -55,6 +58,16 @@ class ClientStore:
         for client in clients:
             if not self._has(PRIVATE, client):
                 self._write(client, self._start(client))
+
+    def gather(self, name: str, clients: Sequence[int]) -> Tensor:
+        """A copy of these clients' rows; zeros where a client has nothing under this name."""
+        rows = self._matrices[name][list(clients)]
+        rows[torch.from_numpy(~self._holds[name][list(clients)])] = 0
+        return rows
+
+    def scatter(self, name: str, clients: Sequence[int], rows: Tensor) -> None:
+        """Write these clients' rows; `mark` goes with it. Different clients may be written from different threads."""
+        self._matrices[name][list(clients)] = rows
 
     def mark(self, clients: Iterable[int], names: Iterable[str]) -> None:
         """Note that these rows were written."""

@@ -31,6 +31,7 @@ class Engine(ABC):
     """Runs one round: clients of the plan train, the server aggregates; `clients` is updated in place."""
 
     name: str
+    reason: str = "it was asked for"  # one phrase: why this engine; `choose_engine` fills it in
 
     @abstractmethod
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:

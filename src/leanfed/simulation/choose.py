@@ -1,0 +1,67 @@
+"""Which engine computes the rounds: the fastest that fits the world, or the one that is asked for."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from leanfed.errors import SettingsError, nearest
+from leanfed.simulation.batched import BatchedEngine, misfit
+from leanfed.simulation.engine import Engine, ReferenceEngine
+from leanfed.simulation.world import World
+
+NAMES: Final = ("auto", "reference", "batched", "batched-torch")
+
+
+def choose_engine(world: World, name: str = "auto", threads: int | None = None) -> Engine:
+    """The engine of a run; `.name` and `.reason` say which and why.
+
+    `threads` is the number of worker threads of a batched engine, by default as many as torch would use; the results
+    do not depend on it.
+    """
+    if name not in NAMES:
+        raise SettingsError(f"Unknown engine {name!r}: {nearest(name, NAMES)}")
+    obstacle = _obstacle(world, name)
+    if obstacle and name != "auto":
+        raise SettingsError(f"The {name!r} engine cannot run this: {obstacle}. Choose engine 'auto' or 'reference'.")
+    engine = _build(world, name, threads, fits=obstacle is None)
+    engine.reason = _reason(name, obstacle, engine)
+    return engine
+
+
+def _obstacle(world: World, name: str) -> str | None:
+    """Why the batched engine that a name stands for cannot be used, or None where it can."""
+    if name == "reference":
+        return None
+    if name == "batched" and not has_numba():
+        return "numba, which compiles its kernels, is not installed; 'batched-torch' does without"
+    return misfit(world)
+
+
+def _build(world: World, name: str, threads: int | None, *, fits: bool) -> Engine:
+    if name == "reference" or not fits:
+        return ReferenceEngine(world)
+    return BatchedEngine(world, compiled=name != "batched-torch" and has_numba(), threads=threads)
+
+
+def _reason(name: str, obstacle: str | None, engine: Engine) -> str:
+    if name != "auto":
+        return f"The {engine.name} engine was asked for."
+    if obstacle:
+        return f"The reference loop trains one client at a time, because the batched engine does not fit: {obstacle}."
+    if not has_numba():
+        return "The batched-torch engine trains chunks of clients at once; with numba installed it would be faster."
+    return "The batched engine trains chunks of clients at once with compiled kernels."
+
+
+def has_numba() -> bool:
+    """Whether kernels can be compiled."""
+    return find_spec("numba") is not None
+
+
+def warm() -> None:
+    """Compile the kernels, or load them from the cache of an earlier run; without numba there is nothing to do."""
+    if has_numba():
+        from leanfed.simulation.fast import warm_kernels
+
+        warm_kernels()

@@ -1,0 +1,214 @@
+"""Every path of the engine gives the reference's round, from identical states, for every method and option."""
+
+import numpy as np
+import pytest
+import torch
+
+from leanfed.algorithms import ALGORITHMS, Training
+from leanfed.algorithms.base import weighted_mean
+from leanfed.algorithms.local import DivergedError
+from leanfed.records import RoundPlan
+from leanfed.simulation.batched import BatchedEngine
+from leanfed.simulation.choose import choose_engine
+from leanfed.simulation.engine import ReferenceEngine
+from leanfed.simulation.world import Participation, World
+from leanfed.tasks.partition import PartitionSettings
+from leanfed.tasks.task import TaskSettings, build_task
+
+CLIENTS = 13  # a full chunk and a short one
+GRADIENT = 1e-5  # relative, in the norm: float32 sums in another order
+PATHS = [pytest.param(True, id="kernels"), pytest.param(False, id="torch")]
+ONE_STEP = {"batch_size": 8, "learning_rate_decay": 0.9}
+STEPS = {"batch_size": 5, "local_steps": 3, "momentum": 0.9, "weight_decay": 1e-3}
+METHODS = [
+    {"name": "flpdsp", "k": 0.1, "r": 0.5},
+    {"name": "fedper"},
+    {"name": "lg-fedavg"},
+    {"name": "fedavg"},
+    {"name": "fedavg-s"},
+    {"name": "fedavg-p"},
+    {"name": "fedmask"},
+]
+OPTIONS = [
+    {"prune": {"score": "importance", "head_memory": "keep"}},
+    {"prune": {"score": "importance", "masked_gradient": True}, "r": 0.1},
+    {"prune": {"score": "random", "masked_gradient": True, "head_memory": "keep"}},
+    {"prune": {"score": "random-redrawn"}},
+    {"sparsify": {"error_feedback": True}, "k": 0.01},
+    {"sparsify": {"select": "random", "rescale": True}, "k": 0.2},
+    {"sparsify": {"select": "random", "error_feedback": True}},
+    {"k": tuple(np.linspace(0.05, 1, CLIENTS)), "r": tuple(np.linspace(1, 0.02, CLIENTS))},
+    {"k": 1e-9, "r": 1e-9},
+]
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def task_of(split=None, clients=CLIENTS):
+    partition = PartitionSettings(kind="class", classes_per_client=2, clients=clients)
+    return build_task(TaskSettings(partition=partition, split=split), seed=3)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return task_of()
+
+
+def world_of(task, method, training=ONE_STEP, **participation):
+    algorithm = ALGORITHMS[method["name"]](**method)
+    return World(task, algorithm, Training(**training), Participation(**participation))
+
+
+def state_of(clients):
+    return {key: tensor.clone() for key, tensor in clients.tensors(range(clients.clients)).items()}
+
+
+def copy_of(world, clients):
+    copy = world.new_clients()
+    copy.restore(state_of(clients))
+    copy.changed = set(clients.changed)
+    return copy
+
+
+def reference_mean(world, server, clients, plan):
+    """The mean upload as the plain method makes it, leaving the clients alone."""
+    model, uploads = world.new_model(), []
+    for client, k, r in zip(plan.participants, plan.k, plan.r, strict=True):
+        job = world.job(client, plan.round, k, r)
+        upload = world.algorithm.client_update(server.shared, clients[client], job, model).upload
+        uploads.append((world.task.gamma[client], type(upload)(upload.size, upload.values.float(), upload.positions)))
+    return weighted_mean(len(server.shared), uploads)
+
+
+def distance(ours, reference):
+    """Relative, in the norm."""
+    return float((ours - reference).norm() / reference.norm().clamp_min(1e-30))
+
+
+def assert_same_upload(world, engine, server, clients, plan):
+    expected = reference_mean(world, server, clients, plan)
+    mean, _ = engine.train(server, copy_of(world, clients), plan)
+    assert torch.equal(mean != 0, expected != 0)  # the same entries were selected
+    assert distance(mean, expected) <= GRADIENT
+
+
+def assert_same_outcome(ours, expected):
+    assert np.allclose(ours.loss, expected.loss, rtol=1e-5)
+    assert np.array_equal(ours.entries, expected.entries)
+    assert np.array_equal(ours.samples, expected.samples)
+    assert distance(ours.server.shared, expected.server.shared) <= GRADIENT
+    assert ours.server.memory.keys() == expected.server.memory.keys()
+    for name, tensor in expected.server.memory.items():
+        assert distance(ours.server.memory[name], tensor) <= GRADIENT
+
+
+def assert_same_clients(ours, expected):
+    assert ours.changed == expected.changed
+    left, right = state_of(ours), state_of(expected)
+    assert left.keys() == right.keys()
+    for key, tensor in right.items():
+        assert distance(left[key], tensor) <= GRADIENT, key
+
+
+def assert_same_rounds(world, engine, rounds=2):
+    """Each round starts from the reference's own state, so that rounding differences do not add up over rounds."""
+    reference = ReferenceEngine(world)
+    server, clients = world.algorithm.start_server(world.task), world.new_clients()
+    for number in range(rounds):
+        plan = world.plan(number)
+        assert_same_upload(world, engine, server, clients, plan)
+        ours = copy_of(world, clients)
+        outcome = engine.run_round(server, ours, plan)
+        expected = reference.run_round(server, clients, plan)
+        assert_same_outcome(outcome, expected)
+        assert_same_clients(ours, clients)
+        server = expected.server
+
+
+def name_of(value):
+    return "-".join(f"{k}={v}" for k, v in value.items() if k != "name")[:60] or value["name"]
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("training", [ONE_STEP, STEPS], ids=["one-step", "three-steps"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m["name"])
+def test_a_round_is_the_reference_round(task, method, training, compiled):
+    world = world_of(task, method, training)
+    assert_same_rounds(world, BatchedEngine(world, compiled=compiled, threads=2))
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("options", OPTIONS, ids=name_of)
+def test_every_option_gives_the_reference_round(task, options, compiled):
+    training = {"batch_size": 4, "momentum": 0.5, "weight_decay": 1e-2}
+    world = world_of(task, {"name": "flpdsp", "k": 0.1, "r": 0.5, **options}, training)
+    assert_same_rounds(world, BatchedEngine(world, compiled=compiled, threads=1))
+
+
+@pytest.mark.parametrize("split", ["conv1", "conv2", "conv3", "fc1"])
+@pytest.mark.parametrize("name", ["flpdsp", "lg-fedavg"])
+def test_any_cut_of_the_model_gives_the_reference_round(split, name):
+    world = world_of(task_of(split, clients=5), {"name": name})
+    assert_same_rounds(world, BatchedEngine(world, threads=1))
+
+
+@pytest.mark.parametrize("sparsify", [{"error_feedback": True}, {"select": "random"}], ids=name_of)
+def test_fedavg_s_options_give_the_reference_round(task, sparsify):
+    world = world_of(task, {"name": "fedavg-s", "sparsify": sparsify})
+    assert_same_rounds(world, BatchedEngine(world, threads=1))
+
+
+def test_a_part_of_the_clients_leaves_the_others_alone(task):
+    world = world_of(task, {"name": "flpdsp", "sparsify": {"error_feedback": True}}, cohorts=((1, 4, 7), (0, 4, 12)))
+    assert_same_rounds(world, BatchedEngine(world, threads=2))
+
+
+def test_keep_rates_of_a_plan_may_differ_for_a_global_mask(task):
+    world = world_of(task, {"name": "fedavg-p"})
+    server, clients = world.algorithm.start_server(task), world.new_clients()
+    plan = RoundPlan(0, (0, 3, 5), np.ones(3), np.array([0.2, 0.5, 1.0]))
+    assert_same_upload(world, BatchedEngine(world, threads=1), server, clients, plan)
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m["name"])
+def test_threads_do_not_change_a_bit(task, method, compiled):
+    ends = []
+    for threads in (1, 2):
+        world = world_of(task, method)
+        engine = BatchedEngine(world, compiled=compiled, threads=threads)
+        server, clients = world.algorithm.start_server(task), world.new_clients()
+        for number in range(2):
+            server = engine.run_round(server, clients, world.plan(number)).server
+        ends.append((server.shared, state_of(clients)))
+    (shared, one), (other, two) = ends
+    assert torch.equal(shared, other)
+    assert all(torch.equal(tensor, two[key]) for key, tensor in one.items())
+
+
+@pytest.mark.parametrize("name", ["reference", "batched", "batched-torch"])
+@pytest.mark.parametrize("training", [ONE_STEP, STEPS], ids=["one-step", "three-steps"])
+def test_divergence_names_the_first_client_and_the_round(task, name, training):
+    world = world_of(task, {"name": "fedper"}, training)
+    server, clients = world.algorithm.start_server(task), world.new_clients()
+    for client in (11, 12):
+        state = clients[client]
+        state.private[5] = float("nan")
+        clients[client] = state
+    with pytest.raises(DivergedError, match=r"^Client 11 diverged in round 4 while training: its loss is nan"):
+        choose_engine(world, name, threads=2).run_round(server, clients, world.plan(4))
+
+
+@pytest.mark.parametrize("name", ["reference", "batched", "batched-torch"])
+def test_a_broken_first_layer_is_divergence(task, name):
+    world = world_of(task, {"name": "fedper"})
+    server = world.algorithm.start_server(task)
+    server.shared[3] = float("inf")
+    with pytest.raises(DivergedError, match="Client 0 diverged in round 0"):
+        choose_engine(world, name).run_round(server, world.new_clients(), world.plan(0))
