@@ -1,0 +1,174 @@
+"""How fast a round is, as a ratio to plain centralised training on the same samples, measured side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from leanfed.algorithms.base import Training
+from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.simulation.choose import choose_engine, warm
+from leanfed.simulation.clients import PRIVATE, ClientStore
+from leanfed.simulation.engine import Engine
+from leanfed.simulation.world import Participation, World
+from leanfed.streams import stream
+from leanfed.tasks.models import LeNet5
+from leanfed.tasks.partition import Partition
+from leanfed.tasks.task import Task, TaskSettings, build_task
+
+CHUNKS = 10  # of the second yardstick
+SAMPLES_PER_CLIENT = 64
+
+
+def engine_bench(
+    clients: int = 100, model: str = "lenet5", threads: int | None = None, batch: int = 32, repeats: int = 7
+) -> dict[str, float | int | str]:
+    """Time of a full FLPDSP round (k = 0.1, r = 0.8) against centralised training of the same samples; best of all.
+
+    >>> engine_bench(clients=100)["ratio_one_batch"]  # doctest: +SKIP
+    0.12
+    """
+    threads = threads or torch.get_num_threads()
+    world = bench_world(clients, model, batch)
+    with torch_threads(threads):
+        store = started(world)
+        engine, extra = build_measured(world, store, threads)
+        best = best_times(contestants(world, engine, store), repeats)
+    return {
+        "clients": clients,
+        "batch": batch,
+        "threads": threads,
+        "model": model,
+        "engine": engine.name,
+        "round_s": best["round"],
+        "one_batch_s": best["one_batch"],
+        "chunked_s": best["chunked"],
+        "ratio_one_batch": best["round"] / best["one_batch"],
+        "ratio_chunked": best["round"] / best["chunked"],
+        "peak_extra_mib": extra,
+        "repeats": repeats,
+    }
+
+
+def centralised(model: nn.Module, inputs: Tensor, labels: Tensor, size: int) -> None:
+    """The yardstick: plain forward and backward passes over all samples, `size` at a time."""
+    model.zero_grad(set_to_none=False)
+    for start in range(0, len(labels), size):
+        part = slice(start, start + size)
+        functional.cross_entropy(model(inputs[part]), labels[part]).backward()  # type: ignore[no-untyped-call]
+
+
+class LinearLeNet5(nn.Module):
+    """LeNet-5 with conv3 as the linear layer that it is: the faster yardstick."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        pool = nn.MaxPool2d(2)
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(1, 6, 5), nn.ReLU(), pool, nn.Conv2d(6, 16, 5), nn.ReLU(), pool, nn.Flatten()),
+            *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, 1, 32, 32) -> (batch, classes)."""
+        logits: Tensor = self.layers(images)
+        return logits
+
+
+def contestants(world: World, engine: Engine, store: ClientStore) -> dict[str, Callable[[], object]]:
+    """The round and its two yardsticks; all work on samples in memory."""
+    server, plan = world.algorithm.start_server(world.task), world.plan(0)
+    batch = world.training.batch_size
+    rows = np.concatenate([rows[:batch] for rows in world.task.partition.train])
+    samples = world.task.train.batch(rows)
+    whole = world.task.new_model("base")
+    faster = LinearLeNet5(world.task.classes) if isinstance(whole, LeNet5) else whole
+    count = len(rows)
+    return {
+        "round": lambda: engine.run_round(server, store, plan),
+        "one_batch": lambda: centralised(whole, samples.inputs, samples.labels, count),
+        "chunked": lambda: centralised(faster, samples.inputs, samples.labels, -(-count // CHUNKS)),
+    }
+
+
+def best_times(contestants: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """The best time of each in seconds; they take turns, so that a busy machine is busy for all."""
+    best = dict.fromkeys(contestants, float("inf"))
+    for number in range(repeats + 1):
+        for name, run in contestants.items():
+            start = time.perf_counter()
+            run()
+            if number:  # the first turn warms up
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def bench_world(clients: int, model: str, batch: int) -> World:
+    """Any number of clients over the embedded digits; they may share samples."""
+    task = build_task(TaskSettings(model=model), seed=0)
+    return World(
+        replace(task, partition=shared_samples(task, clients, max(batch, SAMPLES_PER_CLIENT))),
+        Flpdsp(k=0.1, r=0.8),
+        Training(batch_size=batch),
+        Participation(),
+    )
+
+
+def shared_samples(task: Task, clients: int, count: int) -> Partition:
+    """`count` training rows for each client."""
+    rng = stream(task.seed, "bench")
+    rows = tuple(np.sort(rng.choice(len(task.train.labels), count, replace=False)) for _ in range(clients))
+    return Partition(rows, rows)
+
+
+def started(world: World) -> ClientStore:
+    """Clients whose states are in memory."""
+    store = world.new_clients()
+    heads = store.rows(PRIVATE, world.split.private_size)
+    heads.copy_(world.task.initial_private(world.split, 0))
+    store.mark(range(world.task.clients), [PRIVATE])
+    return store
+
+
+def build_measured(world: World, store: ClientStore, threads: int) -> tuple[Engine, float]:
+    """The engine, and the MiB that building it and running a round take beyond what was there before."""
+    warm()  # the compiler's memory is not the round's
+    before = reset_peak_bytes()
+    engine = choose_engine(world, threads=threads)
+    engine.run_round(world.algorithm.start_server(world.task), store, world.plan(0))
+    return engine, (peak_bytes() - before) / 2**20
+
+
+def reset_peak_bytes() -> float:
+    """Forget the process's memory peak; returns what is in use now. Not a number where the system cannot say."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): 5 resets the peak resident set size
+    except OSError:
+        return float("nan")
+    return peak_bytes()
+
+
+def peak_bytes() -> float:
+    """The peak resident set size since the last reset."""
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return float(line.split()[1]) * 1024  # kB
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Torch's own threads for the yardsticks, as many as the engine's workers."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
