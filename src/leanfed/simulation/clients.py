@@ -12,7 +12,7 @@ from torch import Tensor
 from leanfed.algorithms.base import ClientState
 
 PRIVATE = "private"
-MEMORY_LIMIT_BYTES = 2 << 30  # above this a matrix lives in a file of its own
+MEMORY_LIMIT_BYTES = 2 << 30  # of all matrices; one that would pass it lives in a file of its own
 
 
 class ClientStore:
@@ -24,6 +24,7 @@ class ClientStore:
         self.clients = clients
         self._start = start
         self._limit = memory_limit_bytes
+        self._in_memory = 0  # bytes
         self._matrices: dict[str, Tensor] = {}  # name -> (clients, size)
         self._holds: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}  # name -> (clients,)
         self.changed: set[int] = set()  # since the last checkpoint
@@ -108,7 +109,9 @@ class ClientStore:
             self._holds[name][client] = False
 
     def _allocate(self, size: int) -> Tensor:
-        if self.clients * size * 4 <= self._limit:
+        needed = self.clients * size * 4
+        if self._in_memory + needed <= self._limit:
+            self._in_memory += needed
             return torch.zeros(self.clients, size)
         # An unnamed file: it goes when the process goes, however that happens.
         with tempfile.TemporaryFile(prefix="leanfed-clients-") as file:

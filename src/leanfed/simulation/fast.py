@@ -32,10 +32,10 @@ class KernelTrunk:
         self.middle, self.winners1 = (torch.zeros(samples * kernels.MIDDLE) for _ in range(2))
         self.deep = torch.zeros(samples, DEEP)
         self.winners2 = torch.zeros(samples, DEEP, dtype=torch.int32)
-        self.scratch, self.inner = torch.zeros(32), torch.zeros(kernels.MIDDLE)
+        self.scratch, self.inner, self.alive = torch.zeros(32), torch.zeros(kernels.MIDDLE), torch.zeros(16).long()
         self.taps1, self.bias1 = torch.zeros(clients, 25, 8), torch.zeros(clients, 8)
         self.taps2, self.bias2 = torch.zeros(clients, 5, 5, 6, 16), torch.zeros(clients, 16)
-        self.patches = torch.zeros(clients, 16, 6, 32)
+        self.tiles = torch.zeros(clients, 16, 8, 40)
         self.sums1, self.sum_bias1 = torch.zeros(clients, 6, 5, 8), torch.zeros(clients, 6)
         self.sums2, self.sum_bias2 = torch.zeros(clients, 16, 6, 32), torch.zeros(clients, 16)
 
@@ -53,7 +53,7 @@ class KernelTrunk:
         """Both layers' gradients, unpacked from the kernels' padded rows."""
         clients, batch = slope.shape[:2]
         sums = tuple(_flat_rows(t[:clients]) for t in (self.sums1, self.sum_bias1, self.sums2, self.sum_bias2))
-        kernels.backward(_flat(slope), batch, self.own2, self._weights(), self._buffers(), self.inner.numpy(), sums)
+        kernels.backward(_flat(slope), batch, self.own2, self._weights(), self._buffers(), sums)
         gradient.weight1.copy_(self.sums1[:clients, :, :, :5].unsqueeze(2))
         gradient.bias1.copy_(self.sum_bias1[:clients])
         patches = torch.unflatten(self.sums2[:clients, :, :5, :30], 3, (5, 6))  # (C, out, row, column, in)
@@ -67,14 +67,14 @@ class KernelTrunk:
         self.bias1[:first, :6] = weights.bias1
         self.taps2[:second] = weights.weight2.permute(0, 3, 4, 2, 1)
         self.bias2[:second] = weights.bias2
-        torch.unflatten(self.patches[:second, :, :5, :30], 3, (5, 6)).copy_(weights.weight2.permute(0, 1, 3, 4, 2))
+        torch.unflatten(self.tiles[:second, :, 1:6, 8:38], 3, (5, 6)).copy_(weights.weight2.permute(0, 1, 3, 4, 2))
 
     def _weights(self) -> tuple[Any, ...]:
-        return tuple(_flat(t) for t in (self.taps1, self.bias1, self.taps2, self.bias2, self.patches))
+        return tuple(_flat(t) for t in (self.taps1, self.bias1, self.taps2, self.bias2, self.tiles))
 
     def _buffers(self) -> tuple[Any, ...]:
-        held = (self.images, self.middle, self.winners1, self.deep, self.winners2, self.scratch)
-        return tuple(_flat(t) for t in held)
+        samples = (self.images, self.middle, self.winners1, self.deep, self.winners2)
+        return tuple(_flat(t) for t in (*samples, self.scratch, self.inner, self.alive))
 
 
 def _poison(weights: Convolutions) -> Tensor:

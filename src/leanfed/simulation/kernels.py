@@ -23,6 +23,9 @@ MIDDLE: Final = 14 * WIDE + 104  # floats per pooled conv1, padded for a sixth r
 DEEP: Final = 16 * 25  # pooled conv2, channel-first as conv3 reads it
 TAPS1: Final = 25 * 8  # conv1's weights as (tap, channel), six channels padded to eight
 TAPS2: Final = 150 * 16  # conv2's weights as (row, column, input | output channel)
+TILE: Final = (
+    8 * 40
+)  # conv2's weights per output channel as rows of 5x6 with 8 zeros before and 2 behind; empty rows around
 PATCH: Final = 6 * 32  # a 5x5x6 patch as rows of 30 padded to 32, and a spare row
 ROW1: Final = 5 * 8  # conv1's weight gradient per channel: rows of 5 padded to 8
 
@@ -146,21 +149,41 @@ def conv2_weights(middle, x0, slope, winners, deep, gradient, bias):
 
 
 @jit
-def conv2_inputs(patches, w, slope, winners, deep, middle, x0, gradient):
-    """The gradient at one sample's conv1 before ReLU, from the slope at the pooled conv2."""
+def conv2_inputs(tiles, w, slope, winners, deep, middle, x0, gradient, alive, slopes):
+    """The gradient at one sample's conv1 before ReLU, from the slope at the pooled conv2.
+
+    The patches of a pooling window's winners all lie in one 6x6 tile: it is summed in registers, two rows at a time.
+    """
     gradient[:] = 0
-    for place in range(DEEP):
-        if slope[deep + place] != 0:
-            g, row, to = spread(slope, deep + place), w + PATCH * (place // 25), np.intp(winners[deep + place])
-            for _ in range(5):
-                a, b, c, d = _load_row(gradient, to)
-                a = multiply_add(load(patches, row), g, a)
-                b = multiply_add(load(patches, row + 8), g, b)
-                c = multiply_add(load(patches, row + 16), g, c)
-                d = multiply_add(load(patches, row + 24), g, d)
-                _store_row(gradient, to, a, b, c, d)
-                to += WIDE
-                row += 32
+    for cell in range(25):
+        here, found = 2 * (cell // 5) * WIDE + 2 * (cell % 5) * 6, 0
+        for channel in range(16):
+            g, off = slope[deep + 25 * channel + cell], winners[deep + 25 * channel + cell] - here
+            slopes[found] = g
+            # A winner one row down or one pixel to the right reads its weights one row or six floats earlier.
+            alive[found] = w + TILE * channel + (48 - off if off < WIDE else 8 + WIDE - off)
+            found += g != 0
+        for pair in range(3):
+            to = here + 2 * WIDE * pair
+            a0, a1, a2, a3 = _load_row(gradient, to)
+            b0, b1, b2, b3 = _load_row(gradient, to + WIDE)
+            a4, b4 = load(gradient, to + 32), load(gradient, to + WIDE + 32)
+            for i in range(found):
+                g, p = spread(slopes, i), alive[i] + 80 * pair
+                a0 = multiply_add(load(tiles, p), g, a0)
+                a1 = multiply_add(load(tiles, p + 8), g, a1)
+                a2 = multiply_add(load(tiles, p + 16), g, a2)
+                a3 = multiply_add(load(tiles, p + 24), g, a3)
+                a4 = multiply_add(load(tiles, p + 32), g, a4)
+                b0 = multiply_add(load(tiles, p + 40), g, b0)
+                b1 = multiply_add(load(tiles, p + 48), g, b1)
+                b2 = multiply_add(load(tiles, p + 56), g, b2)
+                b3 = multiply_add(load(tiles, p + 64), g, b3)
+                b4 = multiply_add(load(tiles, p + 72), g, b4)
+            _store_row(gradient, to, a0, a1, a2, a3)
+            store(gradient, to + 32, a4)
+            _store_row(gradient, to + WIDE, b0, b1, b2, b3)
+            store(gradient, to + WIDE + 32, b4)
     zero = splat(np.float32(0))
     for place in range(0, 14 * WIDE, 8):
         store(gradient, place, where_less(zero, load(middle, x0 + place), load(gradient, place), zero))
@@ -197,7 +220,7 @@ def conv1_weights(images, image, slope, winners, m, gradient, bias):
 def forward(pixels, table, rows, batch, own1, own2, weights, buffers):
     """All samples of a chunk: pixels -> normalised images -> pooled conv1 -> pooled conv2."""
     taps1, bias1, taps2, bias2, _ = weights
-    images, middle, winners1, deep, winners2, scratch = buffers
+    images, middle, winners1, deep, winners2, scratch, _, _ = buffers
     for s in range(rows.size):
         w1, w2, image = own1 * (s // batch), own2 * (s // batch), IMAGE * s
         for p in range(1024):
@@ -207,10 +230,11 @@ def forward(pixels, table, rows, batch, own1, own2, weights, buffers):
 
 
 @jit
-def backward(slope, batch, own2, weights, buffers, inner, sums):
+def backward(slope, batch, own2, weights, buffers, sums):
     """Every client's gradient of both convolutions from the slope (samples x DEEP) at the pooled conv2."""
-    images, middle, winners1, deep, winners2, _ = buffers
+    images, middle, winners1, deep, winners2, scratch, inner, alive = buffers
     sums1, sum_bias1, sums2, sum_bias2 = sums
+    tiles = weights[4]
     for place in range(slope.size):
         if deep[place] <= 0:  # ReLU was closed
             slope[place] = 0
@@ -219,5 +243,5 @@ def backward(slope, batch, own2, weights, buffers, inner, sums):
         for s in range(batch * c, batch * (c + 1)):
             x0, y0 = MIDDLE * s, DEEP * s
             conv2_weights(middle, x0, slope, winners2, y0, sums2[c], sum_bias2[c])
-            conv2_inputs(weights[4], own2 * 16 * PATCH * c, slope, winners2, y0, middle, x0, inner)
+            conv2_inputs(tiles, own2 * 16 * TILE * c, slope, winners2, y0, middle, x0, inner, alive, scratch)
             conv1_weights(images, IMAGE * s, inner, winners1, x0, sums1[c], sum_bias1[c])
