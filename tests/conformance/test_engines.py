@@ -212,3 +212,21 @@ def test_a_broken_first_layer_is_divergence(task, name):
     server.shared[3] = float("inf")
     with pytest.raises(DivergedError, match="Client 0 diverged in round 0"):
         choose_engine(world, name).run_round(server, world.new_clients(), world.plan(0))
+
+
+def test_a_round_leaves_torch_threads_alone(task):
+    torch.set_num_threads(2)
+    world = world_of(task, {"name": "fedper"})
+    BatchedEngine(world, threads=2).run_round(world.algorithm.start_server(task), world.new_clients(), world.plan(0))
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+def test_a_round_leaves_the_server_state_alone(task, compiled):
+    world = world_of(task, {"name": "flpdsp", "sparsify": {"error_feedback": True}}, STEPS)
+    server, clients = world.algorithm.start_server(task), world.new_clients()
+    engine, before = BatchedEngine(world, compiled=compiled), server.shared.clone()
+    first = engine.run_round(server, copy_of(world, clients), world.plan(0))
+    again = engine.run_round(server, copy_of(world, clients), world.plan(0))
+    assert torch.equal(server.shared, before)
+    assert torch.equal(first.server.shared, again.server.shared)

@@ -77,13 +77,18 @@ class Chunk:
         """Whether each client has something under a name."""
         return [self.store.holds(name, client) for client in self.clients]
 
-    def refuse_divergence(self, losses: Tensor) -> None:
-        """Name the first client with a loss (C, steps) that is not finite."""
-        if torch.isfinite(losses).all():
-            return
-        for client, k, r, mine in zip(self.clients, self.k.tolist(), self.r.tolist(), losses.tolist(), strict=True):
-            for loss in mine:
-                refuse_divergence(loss, self.world.job(client, self.round, k, r))
+    def labels(self, rows: Ints) -> Tensor:
+        """The labels of samples (C, B)."""
+        return torch.from_numpy(self.world.task.train.labels[rows])
+
+    def mean_loss(self, steps: Sequence[Tensor]) -> Floats:
+        """Each client's mean over its steps; the first client with a loss that is not finite is named."""
+        losses = torch.stack(list(steps), 1).to(torch.float64)
+        if not torch.isfinite(losses).all():
+            for client, k, r, mine in zip(self.clients, self.k.tolist(), self.r.tolist(), losses.tolist(), strict=True):
+                for loss in mine:
+                    refuse_divergence(loss, self.world.job(client, self.round, k, r))
+        return np.asarray(losses.mean(1).numpy())
 
 
 @dataclass(frozen=True)
@@ -114,60 +119,61 @@ class ChunkRun:
     loss: Floats  # (C,)
 
 
-def local_steps(
-    chunk: Chunk,
-    tools: Tools,
-    private: Tensor,
-    *,
-    shared_mask: Tensor | None = None,
-    private_mask: Tensor | None = None,
-    discard: bool = False,
-    masked_gradient: bool = False,
-) -> ChunkRun:
+@dataclass(frozen=True)
+class Masking:
+    """Which weights take part, as zeros and ones, and what becomes of the others; None where all do."""
+
+    shared: Tensor | None = None  # (1 or C, d_shared)
+    private: Tensor | None = None  # (C, d_private)
+    discard: bool = False  # masked weights are gone, not only unused
+    gradient: bool = False  # masked weights get no update
+
+    def used(self, weights: Weights) -> Weights:
+        """The weights at which gradients are taken."""
+        return Weights(masked(weights.shared, self.shared), masked(weights.private, self.private))
+
+
+UNMASKED = Masking()
+
+
+def local_steps(chunk: Chunk, tools: Tools, private: Tensor, masking: Masking = UNMASKED) -> ChunkRun:
     """`algorithms.local.local_steps` for a chunk; the shared weights are one row until a step sets them apart."""
-    cut, training = len(chunk.shared), chunk.training
-    shared, velocity, total = chunk.shared.unsqueeze(0), None, None
-    if training.momentum and private.shape[1]:
-        velocity = chunk.memory("velocity")
-    losses = []
-    for rows in chunk.samples():
-        if discard:
-            private = masked(private, private_mask)
-        used = Weights(masked(shared, shared_mask), masked(private, private_mask))
-        loss, gradient = tools.model.loss_and_gradient(used, rows, chunk_labels(chunk, rows))
+    steps, momentum = chunk.training.local_steps, chunk.training.momentum
+    weights = Weights(chunk.shared.unsqueeze(0), private)
+    velocity = chunk.memory("velocity") if momentum and private.shape[1] else None
+    losses, total = [], torch.empty(0)
+    for step, rows in enumerate(chunk.samples()):
+        if masking.discard:
+            weights = masking.used(weights)
+        loss, gradient = gradient_step(chunk, tools, weights, masking, rows)
         losses.append(loss)
-        here = Weights(gradient[:, :cut], gradient[:, cut:])
-        if training.weight_decay:
-            here.shared.add_(used.shared, alpha=training.weight_decay)
-            here.private.add_(used.private, alpha=training.weight_decay)
-        if masked_gradient:
-            here.shared.copy_(masked(here.shared, shared_mask))
-            here.private.copy_(masked(here.private, private_mask))
-        total = gradient if training.local_steps == 1 else gradient.clone() if total is None else total.add_(gradient)
+        total = gradient if steps == 1 else total.add_(gradient) if step else gradient.clone()
+        shared_slope, private_slope = gradient[:, : len(chunk.shared)], gradient[:, len(chunk.shared) :]
         if velocity is not None:
-            velocity = here.private.add(velocity, alpha=training.momentum)
-        private = private.sub(here.private if velocity is None else velocity, alpha=chunk.rate)
-        if len(losses) < training.local_steps:
-            shared = shared.sub(here.shared, alpha=chunk.rate)
-    stacked = torch.stack(losses, 1)
-    chunk.refuse_divergence(stacked)
-    assert total is not None  # there is at least one step
-    return ChunkRun(total, private, velocity, mean_loss(stacked))
+            velocity = private_slope = private_slope.add(velocity, alpha=momentum)
+        shared = weights.shared if step == steps - 1 else weights.shared.sub(shared_slope, alpha=chunk.rate)
+        weights = Weights(shared, weights.private.sub(private_slope, alpha=chunk.rate))
+    return ChunkRun(total, weights.private, velocity, chunk.mean_loss(losses))
+
+
+def gradient_step(chunk: Chunk, tools: Tools, weights: Weights, masking: Masking, rows: Ints) -> tuple[Tensor, Tensor]:
+    """Loss (C,) and the gradient (C, d) that a step follows, with weight decay and mask."""
+    used, cut = masking.used(weights), len(chunk.shared)
+    loss, gradient = tools.model.loss_and_gradient(used, rows, chunk.labels(rows))
+    for part, at, mask in (
+        (gradient[:, :cut], used.shared, masking.shared),
+        (gradient[:, cut:], used.private, masking.private),
+    ):
+        if chunk.training.weight_decay:
+            part.add_(at, alpha=chunk.training.weight_decay)
+        if masking.gradient and mask is not None:
+            part.mul_(mask)
+    return loss, gradient
 
 
 def masked(weights: Tensor, mask: Tensor | None) -> Tensor:
     """Weights x mask, where there is one."""
     return weights if mask is None else weights * mask
-
-
-def mean_loss(losses: Tensor) -> Floats:
-    """Over the steps, (C, steps) -> (C,)."""
-    return np.asarray(losses.to(torch.float64).mean(1).numpy())
-
-
-def chunk_labels(chunk: Chunk, rows: Ints) -> Tensor:
-    """The labels of the chunk's samples, (C, B)."""
-    return torch.from_numpy(chunk.world.task.train.labels[rows])
 
 
 def send_all(chunk: Chunk, gradient: Tensor) -> tuple[Tensor, Ints]:

@@ -16,11 +16,10 @@ from leanfed.algorithms.lg_fedavg import LgFedAvg
 from leanfed.simulation.chunk import (
     Chunk,
     ChunkOutcome,
+    Masking,
     Tools,
-    chunk_labels,
     kept,
     local_steps,
-    mean_loss,
     prune,
     send_all,
     send_sparse,
@@ -42,14 +41,12 @@ def train_flpdsp(chunk: Chunk, tools: Tools) -> ChunkOutcome:
     algorithm = chunk.world.algorithm
     assert isinstance(algorithm, Flpdsp)
     private = chunk.memory(PRIVATE)
-    run = local_steps(
-        chunk,
-        tools,
-        private,
-        private_mask=prune(chunk, tools.picks, private, algorithm.prune),
+    masking = Masking(
+        private=prune(chunk, tools.picks, private, algorithm.prune),
         discard=algorithm.prune.head_memory == "discard",
-        masked_gradient=algorithm.prune.masked_gradient,
+        gradient=algorithm.prune.masked_gradient,
     )
+    run = local_steps(chunk, tools, private, masking)
     memory = {}
     if algorithm.prune.score == "importance":
         memory["head_gradient"] = run.gradient[:, len(chunk.shared) :].clone()
@@ -72,7 +69,7 @@ def train_fedavg_p(chunk: Chunk, tools: Tools) -> ChunkOutcome:
     distinct = counts[:1] if (counts == counts[0]).all() else counts
     scores = chunk.shared.abs().expand(len(distinct), -1).contiguous()
     mask = tools.picks.mask(scores, distinct)
-    run = local_steps(chunk, tools, chunk.memory(PRIVATE), shared_mask=mask, masked_gradient=True)
+    run = local_steps(chunk, tools, chunk.memory(PRIVATE), Masking(shared=mask, gradient=True))
     total, _ = send_all(chunk, run.gradient)
     return ChunkOutcome(total, run.loss, counts, kept(run))
 
@@ -88,15 +85,14 @@ def train_fedmask(chunk: Chunk, tools: Tools) -> ChunkOutcome:
     losses = []
     for rows in chunk.samples():
         weights = Weights(frozen * (scores > 0), rest)
-        loss, gradient = tools.model.loss_and_gradient(weights, rows, chunk_labels(chunk, rows))
+        loss, gradient = tools.model.loss_and_gradient(weights, rows, chunk.labels(rows))
         losses.append(loss)
         slope = torch.sigmoid(scores)
         step = gradient[:, :size].mul_(frozen).mul_(slope).mul_(1 - slope)  # as in fedmask.score_gradient
         scores = scores.sub(step, alpha=chunk.rate * algorithm.score_rate)
-    stacked = torch.stack(losses, 1)
-    chunk.refuse_divergence(stacked)
+    mean = chunk.mean_loss(losses)
     total, entries = send_all(chunk, (scores > 0).to(scores.dtype))
-    return ChunkOutcome(total, mean_loss(stacked), entries, {PRIVATE: scores})
+    return ChunkOutcome(total, mean, entries, {PRIVATE: scores})
 
 
 METHODS: Final[Mapping[type[Algorithm], Callable[[Chunk, Tools], ChunkOutcome]]] = {

@@ -2,6 +2,8 @@
 
 Numba cannot keep a small array in registers, which is what a convolution's inner loop lives on. A value of type `vec`
 is LLVM's <8 x float>: one AVX register, or two of SSE or NEON. No function checks bounds: buffers carry padding.
+
+Numba's cache watches the file of a kernel, not what it imports: after a change here, touch kernels.py.
 """
 
 from __future__ import annotations
