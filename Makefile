@@ -13,6 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "leanfed needs Python 3.11 or newer, but $(PYTHON) is older. Try: make setup PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -c 'from leanfed.simulation.choose import warm; warm()'  # compile the kernels once
 	@touch $(READY)
 
 run: setup

@@ -32,7 +32,7 @@ def round_progress(name: str, rounds: int, folder: Path, *, quiet: bool) -> Iter
         TimeRemainingColumn(),
     ]
     with Progress(*columns, console=notices, disable=quiet, refresh_per_second=4) as bar:
-        item = bar.add_task(name, total=rounds, accuracy="-")
+        item = bar.add_task(name, total=rounds, accuracy="- (the first use compiles kernels)")
 
         def listen(record: RoundRecord) -> None:
             bar.update(item, completed=record.progress.round)

@@ -52,6 +52,14 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             partial.unlink(missing_ok=True)
 
 
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that nobody reads until something else names it: flushed to disk, but not moved into place."""
+    with explained(path), path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from leanfed.errors import StorageError
 from leanfed.files import explained, make_folder, read_json, write_atomically, write_json
@@ -88,15 +91,12 @@ class RunFolder:
 
     def read_table(self, name: str) -> pl.DataFrame:
         """The rows of `rounds` or `clients` so far, whether the run has ended or not."""
-        import polars as pl
-
         if self.table(name).is_file():
             return _read_parquet(self.table(name))
-        manifest = read_json(self.checkpoint / "manifest.json") if (self.checkpoint / "manifest.json").is_file() else {}
-        parts = [_read_parquet(self.checkpoint / part) for part in manifest.get("rows", {}).get(name, [])]
-        if not parts:
+        manifest = self.checkpoint / "manifest.json"
+        if not manifest.is_file():
             raise StorageError(f"{self.path} holds no {name} yet. Let the run finish a round, or resume it.")
-        return pl.concat(parts)
+        return read_rows([self.checkpoint / part for part in read_json(manifest)["rows"]], name)
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one event with the time of day."""
@@ -159,6 +159,31 @@ def write_table(path: Path, table: pl.DataFrame) -> None:
 def write_summary(folder: RunFolder, summary: Mapping[str, Any]) -> None:
     """Write the summary, last of all files."""
     write_json(folder.summary, {"format": FORMAT, **summary})
+
+
+def rows_to_arrays(tables: Mapping[str, pl.DataFrame]) -> dict[str, npt.NDArray[Any]]:
+    """Columns of several tables as `table.number.column` arrays; what is empty becomes NaN."""
+    import polars as pl
+
+    return {
+        f"{name}.{number:03d}.{column.name}": np.ascontiguousarray(column.to_numpy())
+        for name, table in tables.items()
+        for number, column in enumerate(table.with_columns(pl.col(pl.Float64).fill_null(float("nan"))))
+    }
+
+
+def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
+    """One table from files written with `rows_to_arrays`; NaN becomes empty again."""
+    import polars as pl
+    from safetensors.numpy import load_file
+
+    parts = []
+    for file in files:
+        with explained(file, "read"):
+            arrays = load_file(file)
+        keys = sorted(key for key in arrays if key.startswith(f"{name}."))
+        parts.append(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None))
+    return pl.concat(parts)
 
 
 def _read_parquet(path: Path) -> pl.DataFrame:

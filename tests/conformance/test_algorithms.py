@@ -28,7 +28,7 @@ def play(world: World, rounds: int = 2) -> tuple[list[RoundOutcome], dict[str, T
         outcomes.append(engine.run_round(server, progress.clients, world.plan(number)))
         server = outcomes[-1].server
     progress.clients.start_all(range(world.task.clients))
-    return outcomes, {k: v.clone() for k, v in progress.clients.tensors(range(world.task.clients)).items()}
+    return outcomes, progress.clients.snapshot(range(world.task.clients))
 
 
 def answer(world: World, client: int = 1) -> tuple[Algorithm, ServerState, object]:
@@ -120,7 +120,7 @@ def test_those_who_sit_out_keep_their_state(name: str, world_of: WorldOf) -> Non
     assert all(len(outcome.loss) == 2 for outcome in outcomes)
     for client in (1, 2, 4):
         state = world.algorithm.start_client(world.task, client)
-        assert torch.equal(clients[f"{client}.private"], state.private)
+        assert torch.equal(clients["private"][client], state.private)
 
 
 @EVERY

@@ -11,6 +11,7 @@ from leanfed.records import RoundPlan
 from leanfed.simulation.batched import BatchedEngine
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.engine import ReferenceEngine
+from leanfed.simulation.rounds import start
 from leanfed.simulation.world import Participation, World
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
@@ -66,12 +67,19 @@ def world_of(task, method, training=ONE_STEP, **participation):
 
 
 def state_of(clients):
-    return {key: tensor.clone() for key, tensor in clients.tensors(range(clients.clients)).items()}
+    """`client.name` -> what the client holds."""
+    snapshot = clients.snapshot(range(clients.clients))
+    names = [name for name in snapshot if not name.endswith(".clients")]
+    return {
+        f"{client}.{name}": row
+        for name in names
+        for client, row in zip(snapshot[f"{name}.clients"].tolist(), snapshot[name], strict=True)
+    }
 
 
 def copy_of(world, clients):
-    copy = world.new_clients()
-    copy.restore(state_of(clients))
+    copy, everyone = world.new_clients(), range(clients.clients)
+    copy.restore(clients.snapshot(everyone), everyone)
     copy.changed = set(clients.changed)
     return copy
 
@@ -230,3 +238,29 @@ def test_a_round_leaves_the_server_state_alone(task, compiled):
     again = engine.run_round(server, copy_of(world, clients), world.plan(0))
     assert torch.equal(server.shared, before)
     assert torch.equal(first.server.shared, again.server.shared)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_evaluation_equals_the_references(name, world_of):
+    world = world_of(ALGORITHMS[name]())
+    reference = ReferenceEngine(world)
+    progress = start(world)
+    server = reference.run_round(progress.server, progress.clients, world.plan(0)).server
+    expected = reference.evaluate(server, progress.clients)
+    for compiled in (True, False):
+        found = BatchedEngine(world, compiled=compiled, threads=2).evaluate(server, progress.clients)
+        assert found.accuracy_per_client == pytest.approx(expected.accuracy_per_client)
+        assert found.loss_per_client == pytest.approx(expected.loss_per_client, rel=1e-5)
+
+
+def test_batched_flpdsp_without_compression_is_batched_fedper_bit_for_bit(world_of):
+    ends = []
+    for method in (ALGORITHMS["flpdsp"](k=1, r=1), ALGORITHMS["fedper"]()):
+        world = world_of(method)
+        progress, engine = start(world), BatchedEngine(world, threads=2)
+        server = progress.server
+        for number in range(3):
+            server = engine.run_round(server, progress.clients, world.plan(number)).server
+        ends.append((server.shared, progress.clients.snapshot(range(5))))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert all(torch.equal(ends[0][1][key], ends[1][1][key]) for key in ends[1][1])

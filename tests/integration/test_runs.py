@@ -70,7 +70,7 @@ def test_merging_many_files_does_not_change_the_result(
     monkeypatch.setattr(checkpoint, "MOST_PARTS", 2)
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "merged", listen=stop_after(5))
-    assert len(list((tmp_path / "merged/checkpoint").glob("rounds-*.parquet"))) <= 2
+    assert len(list((tmp_path / "merged/checkpoint").glob("rows-*"))) <= 2
     assert package.resume(tmp_path / "merged").summary["sha256"] == plain.summary["sha256"]
 
 
@@ -99,7 +99,7 @@ def test_a_folder_holds_what_is_promised(settings: Settings, settings_file: Path
     assert clients.height == rounds["participants"].sum() == 6 * 4
     assert clients.filter(pl.col("accuracy").is_not_null()).height == 3 * 4
     events = [event["event"] for event in folder.read_events()]
-    assert events == ["start", *["round"] * 6, "finish"]
+    assert events == ["start", "engine", *["round"] * 6, "finish"]
     assert json.loads(folder.environment.read_text())["versions"]["torch"]
 
 
@@ -136,7 +136,7 @@ def test_a_used_folder_is_refused(settings: Settings, tmp_path: Path) -> None:
         package.run(settings, tmp_path / "other")
 
 
-@pytest.mark.parametrize("pattern", ["server-*", "clients-*.safetensors", "rounds-*"])
+@pytest.mark.parametrize("pattern", ["state-*", "rows-*"])
 def test_a_damaged_checkpoint_is_refused_by_name(settings: Settings, tmp_path: Path, pattern: str) -> None:
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "run", listen=stop_after(2))

@@ -7,7 +7,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,9 +19,10 @@ import torch
 from leanfed.experiments.settings import Settings
 from leanfed.files import folder_lock, read_json, sha256_of, write_json, write_text
 from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
-from leanfed.simulation.checkpoint import Checkpoints, all_tensors, write_tensors
+from leanfed.simulation.checkpoint import Checkpoints, write_weights
+from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.costs import Accountant
-from leanfed.simulation.engine import Engine, ReferenceEngine
+from leanfed.simulation.engine import Engine
 from leanfed.simulation.rounds import Progress, RoundRecord, play, start
 from leanfed.simulation.world import World
 from leanfed.tasks.task import Task, build_task
@@ -70,7 +71,7 @@ def run(
             write_text(folder.given, given)
         write_json(folder.environment, environment())
         write_json(folder.settings, settings.resolved())
-        folder.log("start", engine=choose_engine(world, settings).name)
+        folder.log("start")
         for note in settings.algorithm.notes():
             folder.log("note", text=note)
         return _play_in_folder(settings, world, folder, listen)
@@ -104,9 +105,10 @@ def build_world(settings: Settings, data_dir: str | Path | None = None) -> World
     return world
 
 
-def choose_engine(world: World, settings: Settings) -> Engine:
+def engine_of(settings: Settings, world: World) -> Engine:
     """What computes the rounds."""
-    return ReferenceEngine(world, WIRE_TYPES[settings.radio.value_bits] if settings.radio.wire else None)
+    wire = WIRE_TYPES[settings.radio.value_bits] if settings.radio.wire else None
+    return choose_engine(world, settings.run.engine, settings.run.threads, wire=wire)
 
 
 def fingerprint(task: Task) -> str:
@@ -140,10 +142,10 @@ def _commit() -> str | None:
 
 
 @contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """A fixed number of torch threads, restored afterwards: results must not depend on the caller's setting."""
+def _one_torch_thread() -> Iterator[None]:
+    """One thread inside torch, restored afterwards: results must not depend on the caller's setting or the machine."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -158,10 +160,10 @@ def _rounds(settings: Settings, world: World, engine: Engine, progress: Progress
 
 def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
     """All rounds, nothing written."""
-    engine, progress = choose_engine(world, settings), start(world)
+    engine, progress = engine_of(settings, world), start(world)
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
-    with _torch_threads(settings.run.threads):
+    with _one_torch_thread():
         for record in _rounds(settings, world, engine, progress):
             rounds.append(record.rounds)
             clients.append(record.clients)
@@ -177,8 +179,9 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
     clock = time.monotonic()
-    with _torch_threads(settings.run.threads):
-        engine = choose_engine(world, settings)
+    with _one_torch_thread(), closing(checkpoints):
+        engine = engine_of(settings, world)
+        folder.log("engine", name=engine.name, reason=engine.reason)
         for record in _rounds(settings, world, engine, progress):
             progress = record.progress
             rounds.append(record.rounds)
@@ -200,7 +203,7 @@ def _finish(settings: Settings, world: World, folder: RunFolder, checkpoints: Ch
     tables = checkpoints.tables()
     for name, table in tables.items():
         write_table(folder.table(name), table)
-    write_tensors(folder.weights, all_tensors(progress))
+    write_weights(folder.weights, progress)
     sums = {path.name: sha256_of(path) for path in (folder.table("rounds"), folder.table("clients"), folder.weights)}
     summary = {**summarise(settings, world, tables["rounds"]), "sha256": sums}
     write_summary(folder, summary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -24,14 +25,14 @@ from leanfed.tasks.task import TaskSettings
 
 
 class RunSettings(Section):
-    """How a run is carried out; none of it changes the result."""
+    """How a run is carried out."""
 
     checkpoint_every: int = Field(default=1, ge=1)
     """Rounds between checkpoints; a stop loses at most what came after the last one."""
-    engine: Literal["auto", "reference"] = "auto"
-    """What computes a round."""
-    threads: int = Field(default=1, ge=1)
-    """Threads of one run."""
+    engine: Literal["auto", "reference", "batched", "batched-torch"] = "auto"
+    """What computes a round; auto takes the fastest that fits."""
+    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
+    """Worker threads of a batched engine; the result does not depend on them."""
 
 
 def _algorithm(value: Any) -> Any:

@@ -7,27 +7,32 @@ last bit whatever the number of threads.
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import final
+from functools import partial
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from leanfed.algorithms.base import ServerState, Upload
-from leanfed.records import RoundPlan
+from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.simulation.chunk import Chunk, ChunkOutcome, Tools
 from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.engine import Engine, RoundOutcome
-from leanfed.simulation.lenet import ChunkModel
+from leanfed.simulation.evaluation import Evaluation
+from leanfed.simulation.lenet import ChunkModel, Weights
 from leanfed.simulation.methods import METHODS, memories
 from leanfed.simulation.picks import NumpyPicks
 from leanfed.simulation.trunk import TorchTrunk
 from leanfed.simulation.world import World
 from leanfed.tasks.models import LeNet5
+from leanfed.tasks.task import Images
 
 CHUNK_CLIENTS = 10  # divides 100 clients evenly over two, and its buffers stay near the caches
+TEST_PIECE = 32  # test samples of one client at a time
 CHUNK_BYTES = 256 << 20  # of buffers per worker; larger batches make smaller chunks
 
 
@@ -56,8 +61,10 @@ class BatchedEngine(Engine):
         self._method = METHODS[type(world.algorithm)]
         self._pool = ThreadPoolExecutor(self.threads, "leanfed", initializer=torch.set_num_threads, initargs=(1,))
         self._tools: queue.SimpleQueue[Tools] = queue.SimpleQueue()
+        self._testers: queue.SimpleQueue[Tools] = queue.SimpleQueue()
         for _ in range(self.threads):
-            self._tools.put(self._new_tools())
+            self._tools.put(self._new_tools(world.task.train, world.training.batch_size))
+            self._testers.put(self._new_tools(world.task.test, TEST_PIECE))
 
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
         """One exchange between server and clients."""
@@ -81,6 +88,36 @@ class BatchedEngine(Engine):
             outcomes.append(replace(outcome, total=total))
         clients.mark(plan.participants, kept)
         return total.div_(float(self.world.task.gamma[list(plan.participants)].sum())), outcomes
+
+    def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
+        """Every client's model on its own test set, a chunk of pieces of test sets at a time."""
+        right, loss = (np.zeros(self.world.task.clients) for _ in range(2))
+        clients.start_all(range(self.world.task.clients))
+        pieces = test_pieces(self.world.task.partition.test, TEST_PIECE)
+        chunks = [pieces[i : i + self.chunk_clients] for i in range(0, len(pieces), self.chunk_clients)]
+        for chunk, results in zip(chunks, self._pool.map(partial(self._test, server, clients), chunks), strict=True):
+            owners = [piece.client for piece in chunk]
+            np.add.at(right, owners, results[0])
+            np.add.at(loss, owners, results[1])
+        sizes = np.array([len(rows) for rows in self.world.task.partition.test])
+        return Evaluation(right / sizes, loss / sizes, self.world.task.gamma)
+
+    def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats]:
+        """Right answers and summed losses of some pieces, in a worker thread."""
+        own = {p.client: self.world.algorithm.personal_weights(server, clients[p.client], self.model) for p in chunk}
+        weights, cut = torch.stack([own[piece.client] for piece in chunk]), self.world.split.shared_size
+        rows = np.stack([piece.rows for piece in chunk])
+        labels = torch.from_numpy(self.world.task.test.labels[rows])
+        counted = torch.arange(rows.shape[1]) < torch.tensor([piece.counted for piece in chunk]).unsqueeze(1)
+        tools = self._testers.get()
+        try:
+            with torch.no_grad():
+                logits = tools.model.logits(Weights(weights[:, :cut], weights[:, cut:]), rows)
+                right = (logits.argmax(2) == labels) & counted
+                losses = functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none") * counted
+        finally:
+            self._testers.put(tools)
+        return right.sum(1).numpy().astype(float), losses.double().sum(1).numpy()
 
     def _outcome(self, after: ServerState, outcomes: list[ChunkOutcome], plan: RoundPlan) -> RoundOutcome:
         training = self.world.training
@@ -106,14 +143,32 @@ class BatchedEngine(Engine):
             chunk.store.scatter(name, chunk.clients, rows)
         return ChunkOutcome(outcome.total, outcome.loss, outcome.entries)
 
-    def _new_tools(self) -> Tools:
-        split, images, clients = self.world.split, self.world.task.train, self.chunk_clients
+    def _new_tools(self, images: Images, batch: int) -> Tools:
+        split, clients = self.world.split, self.chunk_clients
         if not self._compiled:
             return Tools(ChunkModel(split, TorchTrunk(images), clients), NumpyPicks())
         from leanfed.simulation.fast import KernelPicks, KernelTrunk
 
-        trunk = KernelTrunk(images, clients, self.world.training.batch_size)
+        trunk = KernelTrunk(images, clients, batch)
         return Tools(ChunkModel(split, trunk, clients), KernelPicks(split.size))
+
+
+class Piece(NamedTuple):
+    """Part of one client's test set, filled up to a common length with samples that do not count."""
+
+    client: int
+    rows: Ints  # (length,)
+    counted: int  # how many of them count
+
+
+def test_pieces(test: Sequence[Ints], length: int) -> list[Piece]:
+    """Every client's test set cut into pieces of one length."""
+    pieces = []
+    for client, rows in enumerate(test):
+        for start in range(0, len(rows), length):
+            part = rows[start : start + length]
+            pieces.append(Piece(client, np.resize(part, length), len(part)))
+    return pieces
 
 
 def chunk_clients(world: World) -> int:

@@ -2,64 +2,70 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import polars as pl
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from leanfed.algorithms.base import ServerState
 from leanfed.errors import StorageError
-from leanfed.files import explained, read_json, sha256_of, write_atomically, write_json
-from leanfed.results import write_table
-from leanfed.simulation.clients import ClientStore
+from leanfed.files import explained, read_json, sha256_of, write_atomically, write_json, write_new
+from leanfed.results import read_rows, rows_to_arrays
 from leanfed.simulation.rounds import Progress
 from leanfed.simulation.world import World
 
 MANIFEST = "manifest.json"
 MOST_PARTS = 24  # files of one kind before they are merged
+Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Checkpoints:
     """The checkpoint folder of one run.
 
-    A save writes the server, the clients that changed and the new rows under new names, and replaces the manifest in
-    one step; files that it no longer names are swept. At any instant the manifest on disk describes a whole state.
+    A save writes the server with the clients that changed, and the new rows, under names of their own, and replaces
+    the manifest in one step; files that it no longer names are swept. At any instant the manifest on disk describes a
+    whole state. Writing happens beside the next round, from copies; `wait` before relying on the disk.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self.folder = folder
         self.fingerprint = fingerprint
         self._sums: dict[str, str] = {}  # file -> SHA-256
-        self._live: dict[str, list[int]] = {}  # clients file -> clients whose newest state it holds
-        self._rows: dict[str, list[str]] = {"rounds": [], "clients": []}  # table -> parts in order
+        self._live: dict[str, list[int]] = {}  # state file -> clients whose newest state it holds
+        self._rows: list[str] = []  # files of rows in order
+        self._writer = ThreadPoolExecutor(1, "leanfed-checkpoint")
+        self._writing: Future[None] | None = None
 
     def save(self, progress: Progress, rounds: pl.DataFrame, clients: pl.DataFrame) -> None:
-        """Make `progress` and the rows since the last save durable."""
-        tag = f"{progress.round:06d}"
-        server = self._write_tensors(f"server-{tag}.safetensors", _server_tensors(progress.server))
-        self._save_clients(progress.clients, f"clients-{tag}.safetensors")
-        self._add_rows("rounds", tag, rounds)
-        self._add_rows("clients", tag, clients)
-        named = {server, *self._live, *(part for parts in self._rows.values() for part in parts)}
-        self._sums = {name: self._sums[name] for name in sorted(named)}
-        manifest = {
-            "format": 1,
-            "round": progress.round,
-            "fingerprint": self.fingerprint,
-            "server": server,
-            "clients": self._live,
-            "rows": self._rows,
-            "sha256": self._sums,
-        }
-        write_json(self.folder / MANIFEST, manifest)
-        progress.clients.changed.clear()
-        self._sweep(named | {MANIFEST})
+        """Begin to make `progress` and the rows since the last save durable."""
+        self.wait()
+        store = progress.clients
+        chosen = store.started() if len(self._live) >= MOST_PARTS else sorted(store.changed)
+        arrays = _state_arrays(progress, chosen)
+        store.changed.clear()
+        tables = {"rounds": rounds, "clients": clients}
+        self._writing = self._writer.submit(self._write_all, progress.round, arrays, chosen, tables)
+
+    def wait(self) -> None:
+        """Return when the last save is on disk, or raise what stopped it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Wait for the last save, then let the writer go."""
+        try:
+            self.wait()
+        finally:
+            self._writer.shutdown()
 
     def load(self, world: World) -> Progress | None:
         """The newest whole state, or nothing when there is none yet."""
@@ -70,17 +76,32 @@ class Checkpoints:
         self._sums, self._live, self._rows = manifest["sha256"], manifest["clients"], manifest["rows"]
         store = world.new_clients()
         for name, clients in self._live.items():
-            wanted = {str(client) for client in clients}
-            tensors = self._read_tensors(name)
-            store.restore({key: value for key, value in tensors.items() if key.partition(".")[0] in wanted})
-        return Progress(manifest["round"], _server_state(self._read_tensors(manifest["server"])), store)
+            store.restore(_named(self._read(name), "client."), clients)
+        return Progress(manifest["round"], _server_state(self._read(manifest["server"])), store)
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """All rows saved so far."""
-        return {
-            name: pl.concat([pl.read_parquet(self.folder / part) for part in parts])
-            for name, parts in self._rows.items()
+        return {name: read_rows([self.folder / part for part in self._rows], name) for name in ("rounds", "clients")}
+
+    def _write_all(self, number: int, arrays: Arrays, chosen: list[int], tables: dict[str, pl.DataFrame]) -> None:
+        """State, rows, manifest, broom; in the writer's thread."""
+        state, rows = f"state-{number:06d}.safetensors", f"rows-{number:06d}.safetensors"
+        self._write(state, arrays)
+        self._live = _replaced(self._live, state, chosen)
+        self._save_rows(rows, tables)
+        named = {state, *self._live, *self._rows}
+        self._sums = {name: self._sums[name] for name in sorted(named)}
+        manifest = {
+            "format": 2,
+            "round": number,
+            "fingerprint": self.fingerprint,
+            "server": state,
+            "clients": self._live,
+            "rows": self._rows,
+            "sha256": self._sums,
         }
+        write_json(self.folder / MANIFEST, manifest)
+        self._sweep(named | {MANIFEST})
 
     def _check(self, manifest: dict[str, Any]) -> None:
         """Refuse a damaged checkpoint, or one of other data."""
@@ -94,33 +115,22 @@ class Checkpoints:
             if not path.is_file() or sha256_of(path) != expected:
                 raise StorageError(f"{path} is missing or damaged. Restore it from a copy, or start a new run.")
 
-    def _save_clients(self, clients: ClientStore, name: str) -> None:
-        """Write the changed clients, or every started one when too many files have piled up."""
-        chosen = clients.started() if len(self._live) >= MOST_PARTS else sorted(clients.changed)
-        if not chosen:
-            return
-        self._write_tensors(name, clients.tensors(chosen))
-        replaced = set(chosen)
-        left = {file: [c for c in held if c not in replaced] for file, held in self._live.items() if file != name}
-        self._live = {**{file: held for file, held in left.items() if held}, name: chosen}
-
-    def _add_rows(self, table: str, tag: str, rows: pl.DataFrame) -> None:
-        """Add a part with the new rows; many parts become one."""
-        parts = self._rows[table]
-        name = f"{table}-{tag}.parquet"
+    def _save_rows(self, name: str, tables: dict[str, pl.DataFrame]) -> None:
+        """Write the new rows; many files become one."""
+        parts = [part for part in self._rows if part != name]
         if len(parts) >= MOST_PARTS:
-            rows = pl.concat([*(pl.read_parquet(self.folder / part) for part in parts), rows])
+            paths = [self.folder / part for part in parts]
+            tables = {table: pl.concat([read_rows(paths, table), rows]) for table, rows in tables.items()}
             parts = []
-        write_table(self.folder / name, rows)
-        self._sums[name] = sha256_of(self.folder / name)
-        self._rows = {**self._rows, table: [*parts, name]}
+        self._write(name, rows_to_arrays(tables))
+        self._rows = [*parts, name]
 
-    def _write_tensors(self, name: str, tensors: dict[str, Tensor]) -> str:
-        write_tensors(self.folder / name, tensors)
-        self._sums[name] = sha256_of(self.folder / name)
-        return name
+    def _write(self, name: str, arrays: Arrays) -> None:
+        content = save(arrays)
+        write_new(self.folder / name, content)
+        self._sums[name] = hashlib.sha256(content).hexdigest()
 
-    def _read_tensors(self, name: str) -> dict[str, Tensor]:
+    def _read(self, name: str) -> dict[str, Tensor]:
         path = self.folder / name
         with explained(path, "read"):
             try:
@@ -135,31 +145,38 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors atomically, in the order of their names."""
-    arrays: dict[str, npt.NDArray[np.float32]] = {name: tensors[name].numpy() for name in sorted(tensors)}
+def write_weights(path: Path, progress: Progress) -> None:
+    """The server and every client of a state in one file."""
+    everyone = range(progress.clients.clients)
+    progress.clients.start_all(everyone)
+    content = save(_state_arrays(progress, everyone))
 
     def write(partial: Path) -> None:
-        try:
-            save_file(arrays, partial)
-        except SafetensorError as error:  # how the library reports a full disk
-            raise OSError(str(error)) from error
+        partial.write_bytes(content)
 
     write_atomically(path, write)
 
 
-def all_tensors(progress: Progress) -> dict[str, Tensor]:
-    """Server and clients of a state under one set of names."""
-    everyone = range(progress.clients.clients)
-    progress.clients.start_all(everyone)
-    clients = progress.clients.tensors(everyone)
-    return {**_server_tensors(progress.server), **{f"client.{name}": tensor for name, tensor in clients.items()}}
-
-
-def _server_tensors(server: ServerState) -> dict[str, Tensor]:
-    return {"shared": server.shared, **{f"memory.{name}": tensor for name, tensor in server.memory.items()}}
+def _state_arrays(progress: Progress, clients: Iterable[int]) -> Arrays:
+    """Server and clients under one set of names, in the order of the names."""
+    server = progress.server
+    tensors = {"server.shared": server.shared}
+    tensors |= {f"server.memory.{name}": tensor for name, tensor in server.memory.items()}
+    tensors |= {f"client.{name}": tensor for name, tensor in progress.clients.snapshot(clients).items()}
+    return {name: tensors[name].numpy() for name in sorted(tensors)}
 
 
 def _server_state(tensors: dict[str, Tensor]) -> ServerState:
-    memory = {name.removeprefix("memory."): t for name, t in tensors.items() if name.startswith("memory.")}
-    return ServerState(tensors["shared"], memory)
+    return ServerState(tensors["server.shared"], _named(tensors, "server.memory."))
+
+
+def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _replaced(live: dict[str, list[int]], newest: str, clients: list[int]) -> dict[str, list[int]]:
+    """Which file holds the newest state of which clients, after a file with `clients` was added."""
+    gone = set(clients)
+    left = {file: [c for c in held if c not in gone] for file, held in live.items() if file != newest}
+    return {**{file: held for file, held in left.items() if held}, newest: clients}

@@ -13,34 +13,33 @@ from leanfed.simulation.world import World
 NAMES: Final = ("auto", "reference", "batched", "batched-torch")
 
 
-def choose_engine(world: World, name: str = "auto", threads: int | None = None) -> Engine:
+def choose_engine(world: World, name: str = "auto", threads: int | None = None, *, wire: str | None = None) -> Engine:
     """The engine of a run; `.name` and `.reason` say which and why.
 
     `threads` is the number of worker threads of a batched engine, by default as many as torch would use; the results
-    do not depend on it.
+    do not depend on it. `wire` sends every upload through the codec as values of that type.
     """
     if name not in NAMES:
         raise SettingsError(f"Unknown engine {name!r}: {nearest(name, NAMES)}")
-    obstacle = _obstacle(world, name)
+    obstacle = _obstacle(world, name, wire)
     if obstacle and name != "auto":
         raise SettingsError(f"The {name!r} engine cannot run this: {obstacle}. Choose engine 'auto' or 'reference'.")
-    engine = _build(world, name, threads, fits=obstacle is None)
+    fits = name != "reference" and obstacle is None
+    engine = _batched(world, name, threads) if fits else ReferenceEngine(world, wire)
     engine.reason = _reason(name, obstacle, engine)
     return engine
 
 
-def _obstacle(world: World, name: str) -> str | None:
+def _obstacle(world: World, name: str, wire: str | None) -> str | None:
     """Why the batched engine that a name stands for cannot be used, or None where it can."""
     if name == "reference":
         return None
     if name == "batched" and not has_numba():
         return "numba, which compiles its kernels, is not installed; 'batched-torch' does without"
-    return misfit(world)
+    return "radio.wire codes each client's upload by itself" if wire else misfit(world)
 
 
-def _build(world: World, name: str, threads: int | None, *, fits: bool) -> Engine:
-    if name == "reference" or not fits:
-        return ReferenceEngine(world)
+def _batched(world: World, name: str, threads: int | None) -> Engine:
     return BatchedEngine(world, compiled=name != "batched-torch" and has_numba(), threads=threads)
 
 

@@ -189,6 +189,8 @@ def send_sparse(
     """Eq. (5) for all clients: the weighted sum of what is sent, entries of each, and what error feedback remembers."""
     size = len(chunk.shared)
     counts = chunk.counts(chunk.k, size)
+    if (counts == size).all() and settings.select == "topk" and not settings.error_feedback:
+        return *send_all(chunk, gradient), {}  # nothing is left out: FedPer's sum, bit for bit
     corrected = gradient[:, :size]
     if settings.error_feedback:
         corrected.add_(chunk.memory("residual"))

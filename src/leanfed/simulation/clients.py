@@ -81,21 +81,23 @@ class ClientStore:
         """Whether a client has something under this name."""
         return self._has(name, client)
 
-    def tensors(self, clients: Iterable[int]) -> dict[str, Tensor]:
-        """What a checkpoint writes: `client.name` -> tensor."""
-        return {
-            f"{client}.{name}": self._matrices[name][client]
-            for client in clients
-            for name in self._matrices
-            if self._has(name, client)
-        }
+    def snapshot(self, clients: Iterable[int]) -> dict[str, Tensor]:
+        """A copy of what these clients hold: `name` -> (holders, size) and `name.clients` -> (holders,)."""
+        listed, copies = np.fromiter(clients, dtype=np.int64), {}
+        for name, matrix in self._matrices.items():
+            holders = listed[self._holds[name][listed]]
+            copies[name] = matrix[holders]
+            copies[f"{name}.clients"] = torch.from_numpy(holders)
+        return copies
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what a checkpoint wrote."""
-        for key, tensor in tensors.items():
-            client, _, name = key.partition(".")
-            self.rows(name, len(tensor))[int(client)] = tensor
-            self._holds[name][int(client)] = True
+    def restore(self, snapshot: Mapping[str, Tensor], clients: Iterable[int]) -> None:
+        """Put back these clients of a snapshot."""
+        wanted = np.fromiter(clients, dtype=np.int64)
+        for name in (key for key in snapshot if not key.endswith(".clients")):
+            holders, matrix = snapshot[f"{name}.clients"].numpy(), snapshot[name]
+            chosen = np.flatnonzero(np.isin(holders, wanted))
+            self.rows(name, matrix.shape[1])[holders[chosen]] = matrix[chosen]
+            self._holds[name][holders[chosen]] = True
 
     def _has(self, name: str, client: int) -> bool:
         return name in self._holds and bool(self._holds[name][client])

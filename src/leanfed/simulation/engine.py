@@ -12,8 +12,10 @@ import numpy as np
 from leanfed.algorithms.base import ServerState, Upload
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.simulation.clients import ClientStore
+from leanfed.simulation.evaluation import Evaluation, evaluate
 from leanfed.simulation.wire import through_wire
 from leanfed.simulation.world import World
+from leanfed.tasks.split import FlatModel
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,13 @@ class Engine(ABC):
 
     name: str
     reason: str = "it was asked for"  # one phrase: why this engine; `choose_engine` fills it in
+
+    world: World
+    model: FlatModel
+
+    def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
+        """Every client's model on its own test set."""
+        return evaluate(self.world, server, clients, self.model)
 
     @abstractmethod
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:

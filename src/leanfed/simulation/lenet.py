@@ -109,6 +109,14 @@ class ChunkModel:
         self.trunk.backward(slope, to_convolutions)
         return loss, gradient
 
+    def logits(self, weights: Weights, rows: Ints) -> Tensor:
+        """Every client's answers (C, B, classes) on its samples (C, B)."""
+        convolutions, layers = self._read({n: p.of(weights) for n, p in self._places.items()})
+        x = self.trunk.forward(rows, convolutions)
+        for layer in layers[:-1]:
+            x = apply_dense(x, layer).relu_()
+        return apply_dense(x, layers[-1])
+
     def _read(self, named: dict[str, Tensor]) -> tuple[Convolutions, tuple[Dense, ...]]:
         """Parameters by name as layers, conv3 as a dense one."""
         first = Convolutions(*(named[f"{layer}.{kind}"] for layer in ("conv1", "conv2") for kind in ("weight", "bias")))

@@ -14,7 +14,7 @@ from leanfed.records import RoundPlan
 from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import Engine, RoundOutcome
-from leanfed.simulation.evaluation import Evaluation, EvaluationSettings, evaluate
+from leanfed.simulation.evaluation import Evaluation, EvaluationSettings
 from leanfed.simulation.world import World
 
 
@@ -52,13 +52,12 @@ def play(
     evaluation: EvaluationSettings,
 ) -> Iterator[RoundRecord]:
     """Run the rounds that are left."""
-    model = world.new_model()
     for number in range(progress.round, rounds):
         plan = world.plan(number)
         outcome = engine.run_round(progress.server, progress.clients, plan)
         progress = Progress(number + 1, outcome.server, progress.clients)
         due = (number + 1) % evaluation.every == 0 or number + 1 == rounds
-        tested = evaluate(world, progress.server, progress.clients, model) if due else None
+        tested = engine.evaluate(progress.server, progress.clients) if due else None
         bill = accountant.bill(plan, outcome)
         row = {**_round_row(world, plan, outcome, tested), **bill.round_row()}
         columns = {**_client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}

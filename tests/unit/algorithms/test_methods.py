@@ -190,7 +190,7 @@ def test_flpdsp_without_compression_is_fedper_bit_for_bit(world_of: WorldOf) -> 
         server = progress.server
         for number in range(3):
             server = engine.run_round(server, progress.clients, world.plan(number)).server
-        ends.append((server.shared, progress.clients.tensors(range(5))))
+        ends.append((server.shared, progress.clients.snapshot(range(5))))
     assert torch.equal(ends[0][0], ends[1][0])
     assert ends[0][1].keys() == ends[1][1].keys()
     assert all(torch.equal(ends[0][1][key], ends[1][1][key]) for key in ends[0][1])
@@ -264,5 +264,5 @@ def test_the_server_of_fedmask_sends_mean_bits() -> None:
 
 def test_a_client_of_fedmask_hears_the_mean_only_where_it_uses_the_entry() -> None:
     own = torch.tensor([0.4, 0.4, -0.2])
-    heard = FedMask(confidence=0.9)._heard(torch.tensor([0.6, 1.0, 0.9]), own)
+    heard = FedMask(confidence=0.9).heard(torch.tensor([0.6, 1.0, 0.9]), own)
     assert heard.tolist() == pytest.approx([np.log(0.6 / 0.4), np.log(0.9 / 0.1), -0.2], rel=1e-5)

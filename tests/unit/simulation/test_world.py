@@ -42,7 +42,7 @@ def test_a_memory_that_is_no_longer_held_is_gone() -> None:
     store[0] = ClientState(torch.zeros(3), {"residual": torch.ones(1)})
     store[0] = ClientState(torch.zeros(3))
     assert store[0].memory == {}
-    assert set(store.tensors([0])) == {"0.private"}
+    assert len(store.snapshot([0])["residual"]) == 0
 
 
 def test_a_state_is_a_copy() -> None:
@@ -54,10 +54,11 @@ def test_a_state_is_a_copy() -> None:
 def test_a_restored_store_is_the_saved_one() -> None:
     store, other = ClientStore(3, started), ClientStore(3, started)
     store[1] = ClientState(torch.tensor([4.0, 5.0, 6.0]), {"velocity": torch.ones(2)})
-    other.restore({key: tensor.clone() for key, tensor in store.tensors([1]).items()})
+    other.restore(store.snapshot([0, 1, 2]), [1])
     assert torch.equal(other[1].private, store[1].private)
     assert torch.equal(other[1].memory["velocity"], torch.ones(2))
     assert other.changed == set()
+    assert other.started() == [1]
 
 
 def test_a_fraction_draws_that_many_anew_each_round(world_of: WorldOf) -> None:
