@@ -84,7 +84,8 @@ class BatchedEngine(Engine):
         total = torch.zeros_like(server.shared)
         outcomes: list[ChunkOutcome] = []
         for outcome in self._pool.map(self._train, self._chunks(server, clients, plan)):
-            total.add_(outcome.total)
+            # With numpy: torch would add with threads that then spin, and take the cores from the workers.
+            np.add(total.numpy(), outcome.total.numpy(), out=total.numpy())
             outcomes.append(replace(outcome, total=total))
         clients.mark(plan.participants, kept)
         return total.div_(float(self.world.task.gamma[list(plan.participants)].sum())), outcomes

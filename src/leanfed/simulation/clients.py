@@ -62,8 +62,9 @@ class ClientStore:
 
     def gather(self, name: str, clients: Sequence[int]) -> Tensor:
         """A copy of these clients' rows; zeros where a client has nothing under this name."""
-        rows = self._matrices[name][list(clients)]
-        rows[torch.from_numpy(~self._holds[name][list(clients)])] = 0
+        rows, held = self._matrices[name][list(clients)], self._holds[name][list(clients)]
+        if not held.all():
+            rows[torch.from_numpy(~held)] = 0
         return rows
 
     def scatter(self, name: str, clients: Sequence[int], rows: Tensor) -> None:
