@@ -159,6 +159,23 @@ def test_every_option_gives_the_reference_round(task, options, compiled):
     assert_same_rounds(world, BatchedEngine(world, compiled=compiled, threads=1))
 
 
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("k", [0.01, 0.1, 0.7])
+def test_each_client_sends_the_entries_that_the_reference_sends(task, k, compiled):
+    """Two entries may trade places only where their sizes differ by less than the rounding of a gradient."""
+    world = world_of(task, {"name": "flpdsp", "k": k})
+    engine, model = BatchedEngine(world, compiled=compiled, threads=1), world.new_model()
+    server, clients = world.algorithm.start_server(task), world.new_clients()
+    for client in range(CLIENTS):
+        job, whole = world.job(client, 0, k, 0.5), world.job(client, 0, 1.0, 0.5)
+        sent = world.algorithm.client_update(server.shared, clients[client], job, model).upload
+        gradient = world.algorithm.client_update(server.shared, clients[client], whole, model).upload.values
+        ours, _ = engine.train(server, clients, RoundPlan(0, (client,), np.array([k]), np.array([0.5])))
+        traded = (ours != 0).index_fill(0, sent.positions, False)
+        assert torch.count_nonzero(ours) == torch.count_nonzero(sent.values)
+        assert torch.all(gradient[traded].abs() >= (1 - GRADIENT) * sent.values.abs().min())
+
+
 @pytest.mark.parametrize("split", ["conv1", "conv2", "conv3", "fc1"])
 @pytest.mark.parametrize("name", ["flpdsp", "lg-fedavg"])
 def test_any_cut_of_the_model_gives_the_reference_round(split, name):

@@ -23,9 +23,7 @@ MIDDLE: Final = 14 * WIDE + 104  # floats per pooled conv1, padded for a sixth r
 DEEP: Final = 16 * 25  # pooled conv2, channel-first as conv3 reads it
 TAPS1: Final = 25 * 8  # conv1's weights as (tap, channel), six channels padded to eight
 TAPS2: Final = 150 * 16  # conv2's weights as (row, column, input | output channel)
-TILE: Final = (
-    8 * 40
-)  # conv2's weights per output channel as rows of 5x6 with 8 zeros before and 2 behind; empty rows around
+TILE: Final = 8 * 40  # conv2's weights per output channel: rows of 8 zeros, 5x6 weights, 2 zeros; empty rows around
 PATCH: Final = 6 * 32  # a 5x5x6 patch as rows of 30 padded to 32, and a spare row
 ROW1: Final = 5 * 8  # conv1's weight gradient per channel: rows of 5 padded to 8
 
