@@ -1,0 +1,126 @@
+"""From a problem to the clients that can take part: who is out and why, and what latency and energy a plan costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from leanfed.allocation.client import CONSTANTS
+from leanfed.allocation.curves import PAYLOADS, Floats, bits_of, keep_rate_of, rate_of
+from leanfed.allocation.problem import Problem
+from leanfed.allocation.solution import Excluded
+
+Mask = NDArray[np.bool_]
+
+TIE_BREAK = 1e-9  # a theta of 0 becomes this much of the other, so that among equal plans the better-trained one wins
+UNHURRIED_SHARE = 1e-6  # the share, over N, that a client without any limit may be made to wait with
+
+
+def plan_cost(problem: Problem, k: Floats, r: Floats, l: Floats, payload: str = "exact") -> tuple[Floats, Floats]:  # noqa: E741
+    """Latency in s and energy in J of every client, Eqs. (10)-(15); inf where bits have no rate to travel at."""
+    upload_bits = bits_of(k, problem.base_size, problem.value_bits, payload)
+    speed = rate_of(l, problem.bandwidth_hz, problem.snr)
+    upload_s = np.where(upload_bits > 0.0, np.inf, 0.0)
+    np.divide(upload_bits, speed, out=upload_s, where=(upload_bits > 0.0) & (speed > 0.0))
+    compute_s = problem.base_s + problem.head_s * r
+    transmit_j = np.multiply(problem.power_w, upload_s, out=np.zeros_like(upload_s), where=problem.power_w > 0.0)
+    return compute_s + upload_s, problem.compute_power_w * compute_s + transmit_j
+
+
+def least_cost(problem: Problem, payload: str) -> tuple[Floats, Floats]:
+    """Latency and energy of every client at its floors with the whole band to itself: less is impossible."""
+    low, _ = keep_bounds(problem, payload)
+    return plan_cost(problem, low, problem.r_min, np.ones(problem.clients), payload)
+
+
+def keep_bounds(problem: Problem, payload: str) -> tuple[Floats, Floats]:
+    """k_min and k_max as the solvers use them.
+
+    k_max is a whole number of values. Where few bits a value make S fall towards k = 1 and the ceiling costs less than the
+    floor, the ceiling is the floor.
+    """
+    high = np.floor(problem.k_max * problem.base_size * (1.0 + 4e-16)) / problem.base_size
+    low = np.minimum(problem.k_min, high)
+    costs_more = bits_of(low, problem.base_size, problem.value_bits, payload) > bits_of(
+        high, problem.base_size, problem.value_bits, payload
+    )
+    return np.where(costs_more, high, low), high
+
+
+def feasible_clients(problem: Problem, payload: str = "exact") -> tuple[Mask, tuple[Excluded, ...]]:
+    """Who can meet deadline and energy budget at their floors with the whole band, and why the others cannot."""
+    latency, energy = least_cost(problem, payload)
+    late = latency > problem.deadline_s * (1.0 + 1e-12)
+    empty = energy > problem.energy_budget_j * (1.0 + 1e-12)
+    out = np.flatnonzero(late | empty)
+    excluded = tuple(_explain(problem, int(n), latency[n], energy[n], bool(late[n])) for n in out)
+    return ~(late | empty), excluded
+
+
+def _explain(problem: Problem, n: int, latency: float, energy: float, late: bool) -> Excluded:
+    """The limit that leaves client n out, the value it has and the value it would need."""
+    if late:
+        limit, have, need, unit = "deadline_s", problem.deadline_s[n], latency, "s"
+    else:
+        limit, have, need, unit = "energy_budget_j", problem.energy_budget_j[n], energy, "J"
+    if np.isinf(need):
+        return Excluded(n, f"k_min {problem.k_min[n]:g} cannot be uploaded without gain and power", None)
+    floors = "its floors" if problem.k_min[n] > 0.0 or problem.r_min[n] > 0.0 else "its base layers"
+    return Excluded(n, f"{limit} {have:.4g} {unit} is below the {need:.4g} {unit} that {floors} take", float(need))
+
+
+def tie_broken(problem: Problem) -> tuple[float, float]:
+    """theta1 and theta2 with a zero replaced by a sliver of the other."""
+    theta1, theta2 = problem.theta1, problem.theta2
+    return max(theta1, TIE_BREAK * theta2), max(theta2, TIE_BREAK * theta1)
+
+
+def compile_clients(problem: Problem, payload: str, energy_price: Floats | None = None) -> Floats:
+    """(N, CONSTANTS) feasible clients as the compiled code reads them; the problem must hold feasible clients only."""
+    low, high = keep_bounds(problem, payload)
+    theta1, theta2 = tie_broken(problem)
+    weights = np.maximum(problem.weights, 1e-12 * problem.weights.max())
+    bits_low, bits_high = (bits_of(k, problem.base_size, problem.value_bits, payload) for k in (low, high))
+    watts = problem.compute_power_w
+    columns: list[ArrayLike] = [
+        weights * theta1,
+        weights * theta2,
+        0.0 if energy_price is None else energy_price,
+        _finite_time(problem, bits_high),
+        problem.head_s,
+        problem.energy_budget_j - watts * problem.base_s,
+        watts * problem.head_s,
+        problem.power_w,
+        problem.snr,
+        low,
+        high,
+        bits_low,
+        bits_high,
+        problem.r_min,
+        problem.bandwidth_hz,
+        problem.base_size,
+        problem.value_bits,
+        PAYLOADS[payload],
+    ]
+    table = np.empty((problem.clients, CONSTANTS))
+    for place, column in enumerate(columns):  # in the order of the constants in client.py
+        table[:, place] = column
+    return table
+
+
+def _finite_time(problem: Problem, bits_high: Any) -> Floats:
+    """tau - tc0; without a deadline, the time that everything takes at a tiny share."""
+    tiny = rate_of(np.full(problem.clients, UNHURRIED_SHARE / problem.clients), problem.bandwidth_hz, problem.snr)
+    patience = problem.head_s + np.divide(bits_high, tiny, out=np.ones(problem.clients), where=tiny > 0.0)
+    return np.where(np.isinf(problem.deadline_s), patience, problem.deadline_s - problem.base_s)
+
+
+def floored_keep_rate(problem: Problem, upload_bits: Floats, payload: str) -> Floats:
+    """The largest k within k_max that fits into these bits, 0 where less than one value does."""
+    _, high = keep_bounds(problem, payload)
+    k = keep_rate_of(upload_bits, problem.base_size, problem.value_bits, payload)
+    fits = upload_bits >= bits_of(high, problem.base_size, problem.value_bits, payload)
+    k = np.where(fits, high, np.minimum(k, high))
+    return np.where(k * problem.base_size < 1.0, 0.0, k)

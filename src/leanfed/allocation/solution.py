@@ -1,0 +1,100 @@
+"""What an allocator answers: a plan, how good it is, and who is left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from leanfed.allocation.curves import Floats
+from leanfed.allocation.problem import Problem
+
+STARVED_BELOW = 0.01  # a client whose k is lower hardly takes part
+
+
+class Status(StrEnum):
+    """How a solve ended; outcomes of the mathematics, not faults."""
+
+    SOLVED = "solved"
+    STEP_LIMIT = "step_limit"
+    INFEASIBLE = "infeasible"
+    SOLVER_FAILED = "solver_failed"
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A client that cannot take part, why, and the value it would need (None where nothing would help)."""
+
+    client: int
+    why: str
+    needs: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the output file."""
+        return {"client": self.client, "why": self.why, "needs": self.needs}
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A plan for one round: keep rates k and r, bandwidth shares l, all zero for excluded clients."""
+
+    status: Status
+    k: Floats
+    r: Floats
+    l: Floats  # noqa: E741 - the paper's symbol and the output file's key
+    objective: float | None = None  # sum of gamma (theta1 sqrt(1-r) - theta2 k) over feasible clients
+    lower_bound: float | None = None
+    relative_gap: float | None = None
+    price: float | None = None  # objective per unit share: what one more share of the band would save
+    excluded: tuple[Excluded, ...] = ()
+    starved: tuple[int, ...] = ()
+    seconds: float = 0.0
+    solver: str = ""
+    payload: str = "exact"
+    steps: int = 0
+    trace: tuple[dict[str, float], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `leanfed plan --json` prints."""
+        return {
+            "status": str(self.status),
+            "objective": self.objective,
+            "lower_bound": self.lower_bound,
+            "relative_gap": self.relative_gap,
+            "k": self.k.tolist(),
+            "r": self.r.tolist(),
+            "l": self.l.tolist(),
+            "price": self.price,
+            "excluded": [entry.to_json() for entry in self.excluded],
+            "starved": list(self.starved),
+            "seconds": self.seconds,
+            "solver": self.solver,
+            "payload": self.payload,
+        }
+
+
+def objective_of(problem: Problem, k: Floats, r: Floats, feasible: Any) -> float:
+    """Sum over feasible clients of gamma_n (theta1 sqrt(1-r_n) - theta2 k_n), Eq. (27a)."""
+    each = problem.weights * (problem.theta1 * np.sqrt(1.0 - r) - problem.theta2 * k)
+    return float(np.sum(each[feasible]))
+
+
+def scale_of(problem: Problem, feasible: Any) -> float:
+    """Sum over feasible clients of gamma_n (theta1 + theta2): what gaps are relative to."""
+    return float(problem.weights[feasible].sum() * (problem.theta1 + problem.theta2))
+
+
+def starved_clients(problem: Problem, k: Floats, feasible: Any) -> tuple[int, ...]:
+    """Feasible clients with k below 0.01 or at their floor."""
+    at_floor = (problem.k_min > 0.0) & (k <= problem.k_min * (1.0 + 1e-9))
+    return tuple(np.flatnonzero(feasible & ((k < STARVED_BELOW) | at_floor)).tolist())
+
+
+def kept_counts(problem: Problem, solution: Solution) -> tuple[Any, Any]:
+    """Whole numbers of base values to upload and head parameters to keep, rounded down so that the limits hold."""
+    # A product such as 0.29 * 100 may land a rounding error under a whole number: forgive that much and no more.
+    base = np.floor(solution.k * problem.base_size * (1.0 + 4e-16))
+    head = np.floor(solution.r * problem.head_size * (1.0 + 4e-16))
+    return base.astype(np.int64), head.astype(np.int64)
