@@ -3,7 +3,7 @@
 A vertex of the client's polygon moves with the share l. Where r is fixed and the bits grow with l, k is the variable of
 its branch (kind 0); where k is fixed and r grows with l, or both are fixed and only transmit energy falls, l itself is
 (kind 1). On every branch b = -d cost/dl, the marginal value of bandwidth, does not depend on the bandwidth price mu.
-A least cost + mu l lies at an end of a branch or where b = mu on the stretch on which b falls (the cost is convex there).
+The least cost + mu l lies at an end of a branch, or where b = mu on the stretch on which b falls (the cost is convex).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _turn(me: Any, row: Any, falling: float, rising: float) -> float:
 
 @compiled
 def _first_fall(me: Any, row: Any, low: float, high: float) -> float:
-    """Where b begins to fall, or `high`. An energy price alone can make it rise first (dense scans found no other case)."""
+    """Where b begins to fall, or `high`; only an energy price makes it rise first (so dense scans say)."""
     if branch_at(me, row, low)[3] < 0.0:
         return low
     if me[ENERGY_PRICE] > 0.0 and row[KIND] == 1.0:
@@ -147,7 +147,7 @@ def _first_fall(me: Any, row: Any, low: float, high: float) -> float:
 def _set_convex_stretch(me: Any, row: Any, low: float, high: float) -> None:
     """Write the stretch of [low, high] on which b falls, and ln b at its ends; it is empty where b never falls.
 
-    b falls, then rises: as k nears 1 the exact form's S' vanishes, as r nears 1 the slope of sqrt(1-r) grows without bound.
+    b falls, then rises: as k nears 1 the exact form's S' vanishes, as r nears 1 sqrt(1-r) falls without bound.
     """
     start = _first_fall(me, row, low, high)
     falls_to_the_end = branch_at(me, row, high)[3] < 0.0
@@ -246,9 +246,7 @@ def _fill(me: Any, table: Any, points: Any, sizes: Any) -> None:
         _add_piece(me, r_x, r_max, table, points, sizes)
     elif r_low < r_max:
         _add_piece(me, r_low, r_max, table, points, sizes)
-    if (
-        me[ENERGY_PRICE] > 0.0
-    ):  # then more share is worth something even where k and r are settled: less transmit energy
+    if me[ENERGY_PRICE] > 0.0:  # then more share saves transmit energy even where k and r are settled
         for side in range(2):
             for r in (r_low, 1.0):
                 _add_r_branch(me, side, r, 0.0, longest_upload_s(me, r), 0.0, table, points, sizes)

@@ -23,8 +23,9 @@ from leanfed.allocation.solution import (
 )
 from leanfed.allocation.subdivide import Searched, search
 
-GAP = 1e-9  # relative gap at which the search stops
-SMALL, WORK = 32, 3000  # up to SMALL clients the gap is closed; beyond, about WORK clients' prices are tried
+SMALL = 32  # up to so many clients the gap is closed
+SMALL_GAP, GAP = 1e-9, 5e-7  # relative gap at which the search stops, for few clients and for many
+SMALL_NODES, WORK = 2000, 1200  # boxes tried at most, for few clients; for many, WORK/N
 
 
 def solve_certified(
@@ -32,7 +33,7 @@ def solve_certified(
     *,
     payload: str = "exact",
     energy_price: Floats | None = None,
-    gap: float = GAP,
+    gap: float | None = None,
     most_nodes: int | None = None,
 ) -> Solution:
     """The plan with the least sum gamma_n (theta1 sqrt(1-r_n) - theta2 k_n), with a lower bound for all plans.
@@ -50,8 +51,9 @@ def solve_certified(
     ranges = full_ranges(clients, branches)
     if ranges.low.sum() > 1.0:
         return _nobody(problem, (*excluded, *_too_many(problem, feasible, ranges.low)), payload, began)
-    nodes = most_nodes or (2000 if some.clients <= SMALL else max(1, WORK // some.clients))
-    tolerance = gap * scale_of(some, slice(None))
+    small = some.clients <= SMALL
+    nodes = most_nodes or (SMALL_NODES if small else max(1, WORK // some.clients))
+    tolerance = (gap or (SMALL_GAP if small else GAP)) * scale_of(some, slice(None))
     found = search(clients, branches, ranges, tolerance=tolerance, most_nodes=nodes)
     solution = _finish(problem, feasible, clients, found, payload)
     return replace(solution, excluded=excluded, seconds=time.perf_counter() - began)
@@ -86,7 +88,8 @@ def _finish(problem: Problem, feasible: Mask, clients: Floats, found: Searched, 
     shares = spread(found.shares)
     cost_k_r = costs_at(clients, shares)
     silent = cost_k_r[:, 1] * problem.base_size < 1.0 - 1e-12
-    if silent.any() and not (clients[:, K_LOW] > 0.0).any():
+    silent &= clients[:, K_LOW] == 0.0
+    if silent.any():
         shares = spread(np.where(silent, 0.0, shares))
         cost_k_r = costs_at(clients, shares)
     k, r, share = (np.zeros(problem.clients) for _ in range(3))
@@ -125,4 +128,4 @@ def spread(shares: Floats) -> Floats:
     total = float(shares.sum())
     if total <= 0.0:
         return np.full(shares.size, 1.0 / shares.size)
-    return shares / max(total, np.nextafter(total, np.inf))
+    return np.asarray(shares / np.nextafter(total, np.inf))

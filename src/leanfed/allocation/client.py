@@ -1,7 +1,7 @@
 """One client's limits and its best (k, r) once its share is known: the vertices of a polygon.
 
-Given a share, the client chooses r and the upload time z. Its latency and energy limits are straight lines in (r, z), and
-its cost w1 sqrt(1-r) - w2 k(z) + lambda (ec1 r + p z) is concave, so the best point is one of a few vertices.
+Given a share, the client chooses r and the upload time z. Its latency and energy limits are straight lines in (r, z),
+and its cost w1 sqrt(1-r) - w2 k(z) + lambda (ec1 r + p z) is concave, so the best point is one of a few vertices.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -30,12 +30,13 @@ def _fingerprint() -> str:
 @contextmanager
 def _cache_folder(folder: str) -> Iterator[None]:
     """Point Numba's cache at `folder` while a function is being declared."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = folder
+    settings: Any = numba.config
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = folder
     try:
         yield
     finally:
-        numba.config.CACHE_DIR = before
+        settings.CACHE_DIR = before
 
 
 _FOLDER = str(_HERE / "__pycache__" / f"numba-{_fingerprint()}")

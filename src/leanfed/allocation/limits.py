@@ -36,12 +36,12 @@ def least_cost(problem: Problem, payload: str) -> tuple[Floats, Floats]:
 
 
 def keep_bounds(problem: Problem, payload: str) -> tuple[Floats, Floats]:
-    """k_min and k_max as the solvers use them.
+    """k_min and k_max as the solvers use them: the same, except where few bits a value make S fall towards k = 1.
 
-    k_max is a whole number of values. Where few bits a value make S fall towards k = 1 and the ceiling costs less than the
-    floor, the ceiling is the floor.
+    There the ceiling is a whole number of values (rounding down would cost more bits), and the floor if it is cheaper.
     """
-    high = np.floor(problem.k_max * problem.base_size * (1.0 + 4e-16)) / problem.base_size
+    falls = (payload == "exact") & (problem.k_max > 1.0 / (1.0 + 2.0**-problem.value_bits))
+    high = np.where(falls, np.floor(problem.k_max * problem.base_size) / problem.base_size, problem.k_max)
     low = np.minimum(problem.k_min, high)
     costs_more = bits_of(low, problem.base_size, problem.value_bits, payload) > bits_of(
         high, problem.base_size, problem.value_bits, payload

@@ -1,7 +1,7 @@
 """A price for bandwidth: clients answer it one by one, and the best dual value bounds every plan from below.
 
-For a price mu >= 0, q_n(mu) = min over l of f_n(l) + mu l, and g(mu) = sum q_n(mu) - mu <= every feasible objective. g is
-concave with slope sum l - 1, so the price at which the shares add up to one is also the one with the best bound.
+For a price mu >= 0, q_n(mu) = min over l of f_n(l) + mu l, and g(mu) = sum q_n(mu) - mu <= every feasible objective. g
+is concave with slope sum l - 1, so the price at which the shares add up to one is also the one with the best bound.
 """
 
 from __future__ import annotations

@@ -77,9 +77,9 @@ class Problem:
         """
         _check_keys(values)
         values = {**_OPTIONAL, **values}
-        shared = {name: _shared(name, values[name]) for name in _SHARED}
+        shared: dict[str, Any] = {name: _shared(name, values[name]) for name in _SHARED}
         count = _count_clients(values)
-        per_client = {name: _per_client(name, values[name], count) for name in _PER_CLIENT}
+        per_client: dict[str, Any] = {name: _per_client(name, values[name], count) for name in _PER_CLIENT}
         _check_together(per_client, shared)
         return cls(**per_client, **shared)
 

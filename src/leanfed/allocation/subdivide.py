@@ -1,8 +1,8 @@
 """From prices to a plan: fill up the band at a price jump, then close the gap by splitting the jumping client's range.
 
-Where a client's cost is not convex in its share, its answer jumps at some price, and no price makes the shares add up to
-one. Giving the jumping client what is left is feasible; splitting its range at that share and asking for prices again on
-both sides raises the bound and often finds a better plan (branch and bound over shares, the worst bound first).
+Where a client's cost is not convex in its share, its answer jumps at some price, and no price makes the shares add up
+to one. Giving the jumping client what is left is feasible; splitting its range at that share and asking for prices
+again on both sides raises the bound and often finds a better plan (branch and bound over shares, worst bound first).
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leanfed.allocation.branches import Branches
 from leanfed.allocation.client import W1, W2
 from leanfed.allocation.curves import Floats
 from leanfed.allocation.price import Priced, Ranges, costs_at, find_price
+
+Counts = NDArray[np.int64]
 
 MOST_PARTIAL = 6  # jumping clients tried as the one that takes what is left
 
@@ -52,7 +55,7 @@ class Searched:
 
 
 def fill_band(clients: Floats, priced: Priced) -> Plan:
-    """Grant the generous answers, small jumps first, and give one jumping client what is left; the best of a few tries."""
+    """Grant the generous answers, small jumps first, one jumper taking what is left; the best of a few tries."""
     frugal, jump = priced.frugal, priced.generous - priced.frugal
     base = costs_at(clients, frugal)[:, 0]
     left = 1.0 - float(frugal.sum())
@@ -60,11 +63,15 @@ def fill_band(clients: Floats, priced: Priced) -> Plan:
     if left <= 0.0 or jumping.size == 0:
         return Plan(frugal, float(base.sum()), -1)
     order = jumping[np.argsort(jump[jumping], kind="stable")]
-    plans = [_grant(clients, priced, order, int(n), left) for n in order[-MOST_PARTIAL:]]
+    granted = np.array(base)
+    granted[order] = costs_at(clients[order], priced.generous[order])[:, 0]
+    plans = [_grant(clients, priced, order, int(n), left, base, granted) for n in order[-MOST_PARTIAL:]]
     return min(plans, key=lambda plan: plan.value)
 
 
-def _grant(clients: Floats, priced: Priced, order: Floats, partial: int, left: float) -> Plan:
+def _grant(
+    clients: Floats, priced: Priced, order: Counts, partial: int, left: float, base: Floats, granted: Floats
+) -> Plan:
     """Generous answers in this order while they fit, except for `partial`, who takes the rest up to its own answer."""
     shares, jump = priced.frugal.copy(), priced.generous - priced.frugal
     others = order[order != partial]
@@ -73,7 +80,10 @@ def _grant(clients: Floats, priced: Priced, order: Floats, partial: int, left: f
     rest = left - float(jump[fits].sum())
     shares[partial] += min(rest, jump[partial])
     split = partial if 0.0 < rest < jump[partial] else -1
-    return Plan(shares, float(costs_at(clients, shares)[:, 0].sum()), split)
+    costs = base.copy()
+    costs[fits] = granted[fits]
+    costs[partial] = costs_at(clients[[partial]], shares[[partial]])[0, 0]
+    return Plan(shares, float(costs.sum()), split)
 
 
 def search(clients: Floats, br: Branches, ranges: Ranges, *, tolerance: float, most_nodes: int) -> Searched:
@@ -105,7 +115,7 @@ def _solve(
 
 
 def _halves(clients: Floats, node: _Node) -> list[Ranges]:
-    """The node's box cut at the partial client's share: none where the plan already meets the bound or leaves no room."""
+    """The node's box cut at the partial client's share; nothing to cut where no client jumped."""
     n = node.plan.partial
     if n < 0:
         return []
