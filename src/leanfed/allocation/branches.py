@@ -43,11 +43,12 @@ TINIEST_K = 1e-12  # below, a branch is its end at k = 0
 NODES = 16  # where a branch is looked at for the place where b begins to fall
 
 # Columns of a branch: kind, its two parameters, the line r = R0 - Q z (kind 1), the ends of its convex stretch in the
-# logarithm of its variable, the logarithm of b there, and the last stationary point found (a warm start).
-KIND, BITS_OR_TIME, OFFSET, R0, Q, START, STOP, B_START, B_STOP, WARM = range(10)
-COLUMNS = 10
+# logarithm of its variable, ln b there, the last stationary point found (a warm start), and where the tangents of the cost
+# at both ends meet: no point of the stretch costs less.
+KIND, BITS_OR_TIME, OFFSET, R0, Q, START, STOP, B_START, B_STOP, WARM, MEET_SHARE, MEET_COST = range(12)
+COLUMNS = 12
 MOST_BRANCHES = 11
-MOST_POINTS = 4 * MOST_BRANCHES + 3
+MOST_POINTS = 4 * MOST_BRANCHES + 5
 
 
 class Branches(NamedTuple):
@@ -153,7 +154,11 @@ def _set_convex_stretch(me: Any, row: Any, low: float, high: float) -> None:
     falls_to_the_end = branch_at(me, row, high)[3] < 0.0
     stop = high if falls_to_the_end or start == high else _turn(me, row, start, high)
     row[START], row[STOP], row[WARM] = start, stop, 0.5 * (start + stop)
-    row[B_START], row[B_STOP] = branch_at(me, row, start)[2], branch_at(me, row, stop)[2]
+    l_1, f_1, row[B_START], _, _ = branch_at(me, row, start)
+    l_2, f_2, row[B_STOP], _, _ = branch_at(me, row, stop)
+    b_1, b_2 = math.exp(row[B_START]), math.exp(row[B_STOP])
+    row[MEET_SHARE] = (f_1 + b_1 * l_1 - f_2 - b_2 * l_2) / (b_1 - b_2)
+    row[MEET_COST] = f_1 - b_1 * (row[MEET_SHARE] - l_1)
 
 
 @compiled
@@ -253,6 +258,25 @@ def _fill(me: Any, table: Any, points: Any, sizes: Any) -> None:
 
 
 @compiled
+def _drop_dominated(points: Any, count: int) -> int:
+    """Keep the points that no other one beats in both share and cost; returns how many."""
+    kept = 0
+    for i in range(count):
+        wanted = True
+        for j in range(count):
+            no_worse = points[j, 0] <= points[i, 0] and points[j, 1] <= points[i, 1]
+            better = points[j, 0] < points[i, 0] or points[j, 1] < points[i, 1] or j < i
+            if no_worse and better:
+                wanted = False
+                break
+        if wanted:
+            points[count + kept] = points[i]
+            kept += 1
+    points[:kept] = points[count : count + kept]
+    return kept
+
+
+@compiled
 def build_branches(clients: Any) -> Branches:
     """Branches of every client, once per problem."""
     n_clients = clients.shape[0]
@@ -260,10 +284,11 @@ def build_branches(clients: Any) -> Branches:
     first, first_point = np.zeros(n_clients + 1, np.int64), np.zeros(n_clients + 1, np.int64)
     table, points = np.empty((room, COLUMNS)), np.empty((4 * room, 2))
     sizes = np.zeros(2, np.int64)
-    scratch, scratch_points = np.zeros((MOST_BRANCHES + 1, COLUMNS)), np.empty((MOST_POINTS + 4, 2))
+    scratch, scratch_points = np.zeros((MOST_BRANCHES + 1, COLUMNS)), np.empty((2 * MOST_POINTS, 2))
     for n in range(n_clients):
         sizes[:] = 0
         _fill(clients[n], scratch, scratch_points, sizes)
+        sizes[1] = _drop_dominated(scratch_points, sizes[1])
         begin, begin_point = first[n], first_point[n]
         table[begin : begin + sizes[0]] = scratch[: sizes[0]]
         points[begin_point : begin_point + sizes[1]] = scratch_points[: sizes[1]]

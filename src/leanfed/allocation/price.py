@@ -14,6 +14,8 @@ import numpy as np
 from leanfed.allocation.branches import (
     B_START,
     B_STOP,
+    MEET_COST,
+    MEET_SHARE,
     START,
     STOP,
     WARM,
@@ -84,7 +86,7 @@ def respond(clients: Any, br: Branches, ranges: Ranges, n: int, mu: float) -> tu
     log_mu = math.log(mu)
     for j in range(br.first[n], br.first[n + 1]):
         row = br.table[j]
-        if row[B_START] > log_mu > row[B_STOP]:
+        if row[B_START] > log_mu > row[B_STOP] and row[MEET_COST] + mu * row[MEET_SHARE] < best:
             at, its_value, its_drift = stationary(clients[n], row, log_mu)
             if low <= at <= high and its_value + mu * at < best:
                 share, value, drift, best = at, its_value, its_drift, its_value + mu * at
@@ -146,41 +148,42 @@ def _headroom(log_lo: float, log_hi: float, lo: Any, hi: Any) -> float:
 
 @compiled
 def find_price(clients: Any, br: Branches, ranges: Ranges, start: float, factor: float, tolerance: float) -> Priced:
-    """The price at which the shares add up to one, or the jump across one, from a first guess."""
-    generous, frugal, shares = np.empty(clients.shape[0]), np.empty(clients.shape[0]), np.empty(clients.shape[0])
-    free = ask(clients, br, ranges, 0.0, generous)
-    if free[1] <= 0.0:
-        return Priced(free[0], 0.0, generous, generous, 1)
-    lo, hi, log_lo, log_hi = free, free, -math.inf, math.inf
-    log_mu, best, price, newton = math.log(start), free[0], 0.0, 0.0
-    for step in range(MOST_PRICES):
+    """The price at which the shares add up to one, or the jump across one, from a first guess.
+
+    The guess is moved by `factor`, then by its square and so on, until it lies on both sides of the answer.
+    """
+    generous, frugal, shares = ranges.high.copy(), ranges.low.copy(), np.empty(clients.shape[0])
+    lo = hi = (0.0, 0.0, 0.0)
+    log_lo, log_hi, log_mu = -math.inf, math.inf, math.log(start)
+    best, price, stride, step = -math.inf, 0.0, math.log(factor), 0
+    for step in range(MOST_PRICES):  # noqa: B007 - the count is part of the answer
         now = ask(clients, br, ranges, math.exp(log_mu), shares)
         if now[0] > best:
             best, price = now[0], math.exp(log_mu)
-        if now[1] >= 0.0:
+        if abs(now[1]) <= CLOSE:
+            return Priced(best, price, shares, shares, step + 1)
+        if now[1] > 0.0:
             lo, log_lo = now, log_mu
             generous[:] = shares
         else:
             hi, log_hi = now, log_mu
             frugal[:] = shares
-        if abs(now[1]) <= CLOSE:
-            return Priced(best, price, shares, shares, step + 2)
-        newton = log_mu - now[1] / now[2] if now[2] < 0.0 else math.nan
         if math.isinf(log_lo):
-            log_mu -= math.log(factor) * (step + 1)
-            if log_mu < -600.0:
-                break
+            if step == 0:
+                free = ask(clients, br, ranges, 0.0, generous)
+                if free[1] <= 0.0:  # the band is slack
+                    return Priced(free[0], 0.0, generous, generous, 2)
+            log_mu, stride = log_mu - stride, 2.0 * stride
         elif math.isinf(log_hi):
-            log_mu += math.log(factor) * (step + 1)
-            if log_mu > 600.0:
-                break
+            log_mu, stride = log_mu + stride, 2.0 * stride
+        elif log_hi - log_lo <= 4e-16 * abs(log_hi) or _headroom(log_lo, log_hi, lo, hi) <= tolerance:
+            break
         else:
-            if log_hi - log_lo <= 4e-16 * abs(log_hi) or _headroom(log_lo, log_hi, lo, hi) <= tolerance:
-                break
+            newton = log_mu - now[1] / now[2] if now[2] < 0.0 else math.nan
             log_mu = _next_log_price(step, log_lo, log_hi, lo, hi, newton)
-    if math.isinf(log_hi):
-        frugal[:] = ranges.low
-    return Priced(best, price, generous, frugal, step + 2)
+        if abs(log_mu) > 690.0:
+            break
+    return Priced(best, price, generous, frugal, step + 1)
 
 
 @compiled

@@ -65,7 +65,8 @@ def fill_band(clients: Floats, priced: Priced) -> Plan:
     order = jumping[np.argsort(jump[jumping], kind="stable")]
     granted = np.array(base)
     granted[order] = costs_at(clients[order], priced.generous[order])[:, 0]
-    plans = [_grant(clients, priced, order, int(n), left, base, granted) for n in order[-MOST_PARTIAL:]]
+    tried = [int(n) for n in order[-MOST_PARTIAL:] if jump[n] >= 0.01 * jump[order[-1]]]
+    plans = [_grant(clients, priced, order, n, left, base, granted) for n in tried]
     return min(plans, key=lambda plan: plan.value)
 
 
@@ -89,14 +90,14 @@ def _grant(
 def search(clients: Floats, br: Branches, ranges: Ranges, *, tolerance: float, most_nodes: int) -> Searched:
     """The best plan found and the bound for all plans, in units of the objective."""
     root = _solve(
-        clients, br, ranges, number=0, start=float(clients[:, [W1, W2]].sum()), factor=8.0, tolerance=tolerance
+        clients, br, ranges, number=0, start=float(clients[:, [W1, W2]].sum()), factor=2.0, tolerance=tolerance
     )
     best, bound, nodes, queue = root.plan, root.bound, 1, [root]
     while queue and nodes < most_nodes and best.value - queue[0].bound > tolerance:
         node = heapq.heappop(queue)
         for half in _halves(clients, node):
             child = _solve(
-                clients, br, half, number=nodes, start=max(node.priced.price, 1e-300), factor=1.2, tolerance=tolerance
+                clients, br, half, number=nodes, start=max(node.priced.price, 1e-300), factor=1.01, tolerance=tolerance
             )
             nodes += 1
             if child.plan.value < best.value:
