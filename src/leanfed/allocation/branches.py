@@ -43,8 +43,8 @@ TINIEST_K = 1e-12  # below, a branch is its end at k = 0
 NODES = 16  # where a branch is looked at for the place where b begins to fall
 
 # Columns of a branch: kind, its two parameters, the line r = R0 - Q z (kind 1), the ends of its convex stretch in the
-# logarithm of its variable, ln b there, the last stationary point found (a warm start), and where the tangents of the cost
-# at both ends meet: no point of the stretch costs less.
+# logarithm of its variable, ln b there, the last stationary point found (a warm start), and where the tangents of the
+# cost at both ends meet: no point of the stretch costs less.
 KIND, BITS_OR_TIME, OFFSET, R0, Q, START, STOP, B_START, B_STOP, WARM, MEET_SHARE, MEET_COST = range(12)
 COLUMNS = 12
 MOST_BRANCHES = 11

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import (
     Excluded,
     Solution,
-    Status,
+    assemble,
+    nobody,
     objective_of,
     scale_of,
-    starved_clients,
 )
 from leanfed.allocation.subdivide import Searched, search
 
@@ -43,84 +43,69 @@ def solve_certified(
     """
     began = time.perf_counter()
     feasible, excluded = feasible_clients(problem, payload)
+    details: dict[str, Any] = {"solver": "certified", "payload": payload}
     if not feasible.any():
-        return _nobody(problem, excluded, payload, began)
+        return nobody(problem, excluded=excluded, seconds=time.perf_counter() - began, **details)
     some = problem.only(feasible)
     clients = compile_clients(some, payload, None if energy_price is None else energy_price[feasible])
     branches = build_branches(clients)
     ranges = full_ranges(clients, branches)
     if ranges.low.sum() > 1.0:
-        return _nobody(problem, (*excluded, *_too_many(problem, feasible, ranges.low)), payload, began)
-    small = some.clients <= SMALL
-    nodes = most_nodes or (SMALL_NODES if small else max(1, WORK // some.clients))
-    tolerance = (gap or (SMALL_GAP if small else GAP)) * scale_of(some, slice(None))
+        excluded += _too_many(problem, feasible, ranges.low)
+        return nobody(problem, excluded=excluded, seconds=time.perf_counter() - began, **details)
+    tolerance, nodes = _effort(some, gap, most_nodes)
     found = search(clients, branches, ranges, tolerance=tolerance, most_nodes=nodes)
-    solution = _finish(problem, feasible, clients, found, payload)
-    return replace(solution, excluded=excluded, seconds=time.perf_counter() - began)
-
-
-def _nobody(problem: Problem, excluded: tuple[Excluded, ...], payload: str, began: float) -> Solution:
-    """The answer when no client can take part, or not all of them together."""
-    zeros = np.zeros(problem.clients)
-    seconds = time.perf_counter() - began
-    return Solution(
-        Status.INFEASIBLE,
-        zeros,
-        zeros.copy(),
-        zeros.copy(),
+    plan, priced_cost = _settle(some, clients, found)
+    return assemble(
+        problem,
+        feasible,
+        (plan[:, 0], plan[:, 1], plan[:, 2]),
+        lower_bound=_stated_bound(some, clients, found, plan, priced_cost),
+        price=found.price,
         excluded=excluded,
-        seconds=seconds,
-        solver="certified",
-        payload=payload,
+        seconds=time.perf_counter() - began,
+        steps=found.nodes,
+        **details,
     )
 
 
-def _too_many(problem: Problem, feasible: Mask, least_shares: Floats) -> list[Excluded]:
+def _effort(problem: Problem, gap: float | None, most_nodes: int | None) -> tuple[float, int]:
+    """Gap in units of the objective and number of boxes at which to stop."""
+    small = problem.clients <= SMALL
+    relative = gap or (SMALL_GAP if small else GAP)
+    nodes = most_nodes or (SMALL_NODES if small else max(1, WORK // problem.clients))
+    return relative * scale_of(problem, slice(None)), nodes
+
+
+def _too_many(problem: Problem, feasible: Mask, least_shares: Floats) -> tuple[Excluded, ...]:
     """Floors that fit one by one but not together: the band that they would need."""
     total = float(least_shares.sum())
     why = f"the floors of all clients need {total:.3g} times bandwidth_hz {problem.bandwidth_hz:.4g}"
     needs = total * problem.bandwidth_hz
-    return [Excluded(int(n), why, needs) for n in np.flatnonzero(feasible)]
+    return tuple(Excluded(int(n), why, needs) for n in np.flatnonzero(feasible))
 
 
-def _finish(problem: Problem, feasible: Mask, clients: Floats, found: Searched, payload: str) -> Solution:
-    """Spread what is left of the band, drop uploads of less than one value, and settle the account."""
+def _settle(problem: Problem, clients: Floats, found: Searched) -> tuple[Floats, float]:
+    """(N, 3) k, r and share of the feasible clients, and their priced cost.
+
+    What is left of the band is spread, and uploads of less than one value are dropped.
+    """
     shares = spread(found.shares)
     cost_k_r = costs_at(clients, shares)
-    silent = cost_k_r[:, 1] * problem.base_size < 1.0 - 1e-12
-    silent &= clients[:, K_LOW] == 0.0
+    silent = (cost_k_r[:, 1] * problem.base_size < 1.0 - 1e-12) & (clients[:, K_LOW] == 0.0)
     if silent.any():
         shares = spread(np.where(silent, 0.0, shares))
         cost_k_r = costs_at(clients, shares)
-    k, r, share = (np.zeros(problem.clients) for _ in range(3))
-    k[feasible], r[feasible], share[feasible] = cost_k_r[:, 1], cost_k_r[:, 2], shares
-    objective = objective_of(problem, k, r, feasible)
-    bound = _bound(problem, feasible, clients, found, objective, float(cost_k_r[:, 0].sum()))
-    return Solution(
-        Status.SOLVED,
-        k,
-        r,
-        share,
-        objective=objective,
-        lower_bound=bound,
-        relative_gap=(objective - bound) / scale_of(problem, feasible),
-        price=found.price,
-        starved=starved_clients(problem, k, feasible),
-        solver="certified",
-        payload=payload,
-        steps=found.nodes,
-    )
+    return np.column_stack([cost_k_r[:, 1:], shares]), float(cost_k_r[:, 0].sum())
 
 
-def _bound(
-    problem: Problem, feasible: Mask, clients: Floats, found: Searched, objective: float, priced_cost: float
-) -> float:
-    """The dual bound in terms of the stated objective, never above the plan's own value."""
+def _stated_bound(problem: Problem, clients: Floats, found: Searched, plan: Floats, priced_cost: float) -> float:
+    """The dual bound in terms of the stated objective."""
     if clients[:, ENERGY_PRICE].any():
+        objective = objective_of(problem, plan[:, 0], plan[:, 1], slice(None))
         return objective - max(0.0, priced_cost - found.bound)
     theta1, _ = tie_broken(problem)
-    given_away = (theta1 - problem.theta1) * float(problem.weights[feasible].sum())
-    return min(found.bound - given_away, objective)
+    return found.bound - (theta1 - problem.theta1) * float(problem.weights.sum())
 
 
 def spread(shares: Floats) -> Floats:

@@ -156,7 +156,7 @@ def find_price(clients: Any, br: Branches, ranges: Ranges, start: float, factor:
     lo = hi = (0.0, 0.0, 0.0)
     log_lo, log_hi, log_mu = -math.inf, math.inf, math.log(start)
     best, price, stride, step = -math.inf, 0.0, math.log(factor), 0
-    for step in range(MOST_PRICES):  # noqa: B007 - the count is part of the answer
+    for step in range(MOST_PRICES):
         now = ask(clients, br, ranges, math.exp(log_mu), shares)
         if now[0] > best:
             best, price = now[0], math.exp(log_mu)

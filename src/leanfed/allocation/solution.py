@@ -86,6 +86,45 @@ def scale_of(problem: Problem, feasible: Any) -> float:
     return float(problem.weights[feasible].sum() * (problem.theta1 + problem.theta2))
 
 
+def assemble(
+    problem: Problem,
+    feasible: Any,
+    plan: tuple[Floats, Floats, Floats],
+    *,
+    status: Status = Status.SOLVED,
+    lower_bound: float | None = None,
+    **details: Any,
+) -> Solution:
+    """A solution from the k, r and l of the feasible clients; the bound is kept at or below the plan's own value."""
+    k, r, share = (_on_all(problem.clients, feasible, part) for part in plan)
+    objective = objective_of(problem, k, r, feasible)
+    bound = None if lower_bound is None else min(lower_bound, objective)
+    return Solution(
+        status,
+        k,
+        r,
+        share,
+        objective=objective,
+        lower_bound=bound,
+        relative_gap=None if bound is None else (objective - bound) / scale_of(problem, feasible),
+        starved=starved_clients(problem, k, feasible),
+        **details,
+    )
+
+
+def nobody(problem: Problem, **details: Any) -> Solution:
+    """The answer when no client can take part, or not all of them together."""
+    k, r, share = (np.zeros(problem.clients) for _ in range(3))
+    return Solution(Status.INFEASIBLE, k, r, share, **details)
+
+
+def _on_all(count: int, feasible: Any, part: Floats) -> Floats:
+    """Values of the feasible clients placed among zeros."""
+    whole = np.zeros(count)
+    whole[feasible] = part
+    return whole
+
+
 def starved_clients(problem: Problem, k: Floats, feasible: Any) -> tuple[int, ...]:
     """Feasible clients with k below 0.01 or at their floor."""
     at_floor = (problem.k_min > 0.0) & (k <= problem.k_min * (1.0 + 1e-9))
