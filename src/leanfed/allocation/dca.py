@@ -111,7 +111,7 @@ def solve_dca(
     least = full_ranges(clients, build_branches(clients)).low
     if least.sum() > 1.0:
         return nobody(problem, seconds=time.perf_counter() - began, **details)
-    linked = (clients[:, [SNR, K_HIGH, TIME_LEFT_S, ENERGY_LEFT_J]] > 0.0).all(axis=1)
+    linked: Mask = np.min(clients[:, [SNR, K_HIGH, TIME_LEFT_S, ENERGY_LEFT_J]], axis=1) > 0.0
     shares, status = np.zeros(least.size), Status.SOLVED
     trace: list[dict[str, float]] = []
     if linked.any():
@@ -126,7 +126,7 @@ def solve_dca(
 
 def _first_shares(least: Floats, linked: Mask, feasible: Mask, start: Solution | None) -> Floats:
     """What the floors need and an equal part of the rest, or a mix of that and an earlier plan."""
-    even = least[linked] + (1.0 - least.sum()) / linked.sum()
+    even: Floats = least[linked] + (1.0 - least.sum()) / linked.sum()
     if start is None or start.l.size != feasible.size:
         return even
     before = np.maximum(start.l[feasible][linked], least[linked])

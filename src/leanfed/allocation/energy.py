@@ -2,8 +2,8 @@
 
 Three schemes, one round at a time: `cap` allows E/T in every round; `pacing` allows what remains over the rounds left;
 `price` (the default) lets a round cost what it is worth, with a price per joule that rises when a client spends faster
-than its budget lasts and falls when it saves. None exceeds the total. `offline_bound` is the yardstick when all channels
-are known beforehand.
+than its budget lasts and falls when it saves. None exceeds the total. `offline_bound` is the yardstick when all
+channels are known beforehand.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _allowance(problem: Problem, state: EnergyState, scheme: str) -> Floats:
 
 
 def _after(problem: Problem, state: EnergyState, spent: Floats, step: float) -> EnergyState:
-    """Budgets and prices after the round: lambda <- max(0, lambda + step gamma (theta1+theta2)/Ebar (e - target)/Ebar)."""
+    """After the round: lambda <- max(0, lambda + step gamma (theta1+theta2)/Ebar (e - target)/Ebar)."""
     mean = np.maximum(state.budget_j / state.rounds, 1e-300)
     target = state.remaining_j / state.rounds_left
     worth = problem.weights * (problem.theta1 + problem.theta2) / mean

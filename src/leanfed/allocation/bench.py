@@ -1,0 +1,104 @@
+"""How fast the planner is: `leanfed bench plan`, on the paper's cell with the sizes of LeNet-5 and ResNet-18."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from leanfed.allocation.plan import plan
+from leanfed.allocation.problem import Problem
+from leanfed.allocation.solution import Solution
+from leanfed.streams import stream
+
+# Sizes are the paper's; cycles, deadline, energy and theta1/theta2 are assumed, so that every limit is felt at 10 MHz.
+MODELS: dict[str, dict[str, float]] = {
+    "lenet": {
+        "base_size": 50_692,
+        "head_size": 11_014,
+        "cycles_per_sample": 8e6,
+        "deadline_s": 0.8,
+        "energy_budget_j": 0.3,
+    },
+    "resnet": {
+        "base_size": 6_448_192,
+        "head_size": 4_725_770,
+        "cycles_per_sample": 1e9,
+        "deadline_s": 105.0,
+        "energy_budget_j": 60.0,
+    },
+}
+CELL_RADIUS_KM = 0.2
+NEAREST_KM = 0.001  # the path-loss formula is for distances, not for standing at the mast
+BAND_HZ, BAND_PER_CLIENT_HZ = 1e7, 1e5
+
+
+def paper_problem(clients: int, seed: int, *, model: str = "lenet", bandwidth_hz: float | None = None) -> Problem:
+    """The paper's fleet, drawn anew: a disc of 200 m, 128.1 + 37.6 log10(km) dB, 20-28 dBm, 0.5-3 GHz, -174 dBm/Hz."""
+    draw = stream(seed, "paper_problem", clients)
+    distance_km = np.maximum(CELL_RADIUS_KM * np.sqrt(draw.random(clients)), NEAREST_KM)
+    band = max(BAND_HZ, BAND_PER_CLIENT_HZ * clients) if bandwidth_hz is None else bandwidth_hz
+    return Problem.of(
+        weights=np.full(clients, 1.0 / clients),
+        channel_gain=10.0 ** (-(128.1 + 37.6 * np.log10(distance_km)) / 10.0),
+        power_w=10.0 ** (draw.uniform(20.0, 28.0, clients) / 10.0 - 3.0),
+        cpu_hz=draw.uniform(0.5e9, 3.0e9, clients),
+        batch_size=32,
+        energy_coefficient=1e-28,
+        bandwidth_hz=band,
+        noise_w_per_hz=10.0 ** (-17.4 - 3.0),
+        value_bits=32,
+        theta1=0.1,
+        theta2=1.0,
+        **MODELS[model],
+    )
+
+
+def plan_rows(
+    *,
+    clients: Iterable[int] = (100, 1_000, 10_000, 100_000),
+    seeds: int = 20,
+    payload: str = "exact",
+    dca: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> list[dict[str, Any]]:
+    """One row per solver, size and model: median and largest seconds of a solve, and the certified gaps.
+
+    `seeds` fleets at N = 100, fewer as N grows. DCA runs at N = 100 only; its row adds the seconds of one iteration.
+    """
+    plan(paper_problem(3, 0), payload=payload)  # load compiled code outside the clock
+    jobs = [("certified", count, model) for count in clients for model in MODELS]
+    if dca:
+        plan(paper_problem(100, 0), solver="dca", payload=payload, max_steps=1)
+        jobs += [("dca", 100, model) for model in MODELS]
+    rows = []
+    for solver, count, model in jobs:
+        if progress is not None:
+            progress(f"{solver}, {count} clients, {model}")
+        fleets = max(1, min(seeds, seeds * 100 // count)) if solver == "certified" else max(1, seeds // 4)
+        rows.append(_row(solver, count, model, fleets, payload))
+    return rows
+
+
+def _row(solver: str, clients: int, model: str, fleets: int, payload: str) -> dict[str, Any]:
+    problems = (paper_problem(clients, seed, model=model) for seed in range(fleets))
+    solutions = [plan(problem, solver=solver, payload=payload) for problem in problems]
+    seconds = [solution.seconds for solution in solutions]
+    gaps = [solution.relative_gap for solution in solutions if solution.relative_gap is not None]
+    row = {
+        "solver": solver,
+        "clients": clients,
+        "model": model,
+        "payload": payload,
+        "fleets": fleets,
+        "seconds": float(np.median(seconds)),
+        "max_seconds": max(seconds),
+        "median_gap": float(np.median(gaps)) if gaps else None,
+        "max_gap": max(gaps, default=None),
+    }
+    return row | _per_step(solutions) if solver == "dca" else row
+
+
+def _per_step(solutions: list[Solution]) -> dict[str, float]:
+    return {"seconds_per_step": float(np.median([s.seconds / max(1, s.steps) for s in solutions]))}

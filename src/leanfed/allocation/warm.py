@@ -1,0 +1,21 @@
+"""Compile what a first plan needs, so that users do not wait for it: `python -m leanfed.allocation.warm`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leanfed.allocation.bench import paper_problem
+from leanfed.allocation.energy import EnergyState, plan_round
+from leanfed.allocation.plan import plan
+
+
+def warm() -> None:
+    """Solve a tiny problem with every compiled solver; the code stays in a cache next to the package."""
+    problem = paper_problem(3, 0, bandwidth_hz=3e5)
+    for solver in ("certified", "equal", "fixed", "fastest", "random"):
+        plan(problem, solver=solver)
+    plan_round(problem, EnergyState.start(np.full(3, 0.3), 2))
+
+
+if __name__ == "__main__":
+    warm()
