@@ -159,9 +159,10 @@ def _share_each(bits_per_s: Any, bandwidth_hz: Any, snr: Any) -> Any:
 
 
 def _flat(*values: ArrayLike) -> tuple[list[Floats], tuple[int, ...]]:
-    """Arguments broadcast together as flat float arrays, and the shape to give back."""
-    arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in values))
-    return [np.ascontiguousarray(array).ravel() for array in arrays], arrays[0].shape
+    """Arguments broadcast together as flat float arrays of their own, and the shape to give back."""
+    arrays = [np.asarray(value, dtype=float) for value in values]
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    return [np.array(np.broadcast_to(array, shape)).ravel() for array in arrays], shape
 
 
 def bits_of(k: ArrayLike, base_size: ArrayLike, value_bits: ArrayLike, payload: str = "exact") -> Floats:

@@ -22,7 +22,7 @@ from leanfed.allocation.branches import (
     Branches,
     branch_at,
 )
-from leanfed.allocation.client import best_at
+from leanfed.allocation.client import W1, W2, best_at
 from leanfed.allocation.compiled import compiled
 
 MOST_PRICES = 120
@@ -72,15 +72,16 @@ def stationary(me: Any, row: Any, log_mu: float) -> tuple[float, float, float]:
 @compiled
 def respond(clients: Any, br: Branches, ranges: Ranges, n: int, mu: float) -> tuple[float, float, float]:
     """(share, cost, dl/d ln mu) of the least cost + mu l within client n's range; the smaller share of equals."""
-    low, high = ranges.low[n], ranges.high[n]
+    low, high, equal = ranges.low[n], ranges.high[n], 1e-15 * (clients[n, W1] + clients[n, W2])
     share, value, drift = low, ranges.cost_low[n], 0.0
     best = value + mu * share
-    if ranges.cost_high[n] + mu * high < best:
-        share, value, best = high, ranges.cost_high[n], ranges.cost_high[n] + mu * high
     for i in range(br.first_point[n], br.first_point[n + 1]):
         total = br.point_cost[i] + mu * br.point_share[i]
-        if total < best and low <= br.point_share[i] <= high:
+        closer = total < best - equal or (total <= best + equal and br.point_share[i] < share)
+        if closer and low <= br.point_share[i] <= high:
             share, value, best = br.point_share[i], br.point_cost[i], total
+    if ranges.cost_high[n] + mu * high < best - equal:
+        share, value, best = high, ranges.cost_high[n], ranges.cost_high[n] + mu * high
     if mu <= 0.0:
         return share, value, 0.0
     log_mu = math.log(mu)

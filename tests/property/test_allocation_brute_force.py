@@ -1,0 +1,25 @@
+import brute_force
+import numpy as np
+import pytest
+
+from leanfed.allocation import Problem, Status, solve_certified
+from leanfed.streams import stream
+
+HOW_MANY = {1: 12, 2: 6, 3: 3}
+
+
+@pytest.mark.parametrize(("clients", "floors"), brute_force.CASES)
+def test_plan_is_the_brute_force_optimum_and_its_bound_lies_below(clients, floors):
+    generator = stream(5, "brute force", clients, str(floors))
+    for _ in range(HOW_MANY[clients]):
+        case = brute_force.random_case(generator, clients, floors)
+        problem = Problem.of(**{key: value for key, value in case.items() if key != "payload"})
+        solution = solve_certified(problem, payload=case["payload"])
+        if solution.status is not Status.SOLVED or solution.excluded:
+            assert np.isinf(brute_force.solve(case))
+            continue
+        truth, scale = brute_force.solve(case), case["theta1"] + case["theta2"]
+        assert solution.lower_bound <= truth + 1e-9 * scale
+        # A plan better than the brute force is feasible all the same (other tests check that): a grid only comes near.
+        assert solution.objective <= truth + 1e-6 * scale
+        assert solution.objective >= truth - 2e-5 * scale
