@@ -32,7 +32,6 @@ from leanfed.allocation.client import (
     best_at,
     cost,
     crossing_r,
-    keep_rate_within,
     largest_r,
     longest_upload_s,
 )
@@ -48,7 +47,7 @@ NODES = 16  # where a branch is looked at for the place where b begins to fall
 KIND, BITS_OR_TIME, OFFSET, R0, Q, START, STOP, B_START, B_STOP, WARM, MEET_SHARE, MEET_COST = range(12)
 COLUMNS = 12
 MOST_BRANCHES = 11
-MOST_POINTS = 4 * MOST_BRANCHES + 5
+MOST_POINTS = 4 * MOST_BRANCHES + 8  # ends of branches and stretches, both bounds of k at three corners, l = 0 and 1
 
 
 class Branches(NamedTuple):
@@ -184,6 +183,9 @@ def _add_k_branch(me: Any, r: float, table: Any, points: Any, sizes: Any) -> Non
     z = longest_upload_s(me, r)
     if z <= 0.0 or r > largest_r(me, 0.0):
         return
+    for side in range(2):
+        k, amount = (me[K_LOW], me[BITS_LOW]) if side == 0 else (me[K_HIGH], me[BITS_HIGH])
+        sizes[1] = _add_point(points, sizes[1], share_for(amount / z, me[BANDWIDTH_HZ], me[SNR]), cost(me, k, r, z))
     most = min(me[BITS_HIGH], z * rate(1.0, me[BANDWIDTH_HZ], me[SNR]))
     if most <= me[BITS_LOW] or me[W2] <= 0.0:
         return
@@ -196,8 +198,6 @@ def _add_k_branch(me: Any, r: float, table: Any, points: Any, sizes: Any) -> Non
     low, high = math.log(k_bottom), math.log(k_top)
     _set_convex_stretch(me, row, low, high)
     sizes[1] = _add_ends(me, row, points, sizes[1], low, high)
-    top = share_for(most / z, me[BANDWIDTH_HZ], me[SNR])
-    sizes[1] = _add_point(points, sizes[1], top, cost(me, keep_rate_within(me, most), r, z))
     if row[B_START] > row[B_STOP]:
         sizes[0] += 1
 

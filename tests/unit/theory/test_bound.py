@@ -49,6 +49,7 @@ def test_thetas_are_the_slopes_of_eq_26():
     gamma = np.array([0.25, 0.75])
     k, r = np.array([[0.3, 0.6]]), np.array([[0.2, 0.9]])
     for form in ("paper", "corrected"):
+
         def bound(k, r, form=form):
             return theorem1([0.0, 0.0], k, r, gamma, SMALL_STEP, form=form)
 
