@@ -1,7 +1,7 @@
 """The round problem by brute force, written on its own: no formula, vertex or price is shared with the package.
 
-A client's cost at a share is found by scanning r on a grid that is refined around its best point, with k by bisection on
-the bit count; shares by scanning the simplex, refined in the same way.
+A client's cost at a share is found by scanning r on a grid that is refined around its best point, with k by bisection
+on the bit count; shares by scanning the simplex, refined in the same way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def count_bits(k, case):
 def largest_k(budget, case, n):
     low, high = np.zeros_like(budget), np.full_like(budget, case["k_max"][n])
     whole = count_bits(high, case) <= budget * (1 + 1e-13)
-    for _ in range(44):
+    for _ in range(42):
         middle = (low + high) / 2
         fits = count_bits(middle, case) <= budget
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
@@ -52,7 +52,7 @@ def cost_of_shares(shares, case, n):
     power = case["channel_gain"][n] * case["power_w"][n]
     rate = np.where(shares > 0, hertz * np.log2(1 + power / (case["noise_w_per_hz"] * hertz)), 0.0)
     rows = np.arange(shares.size)
-    grid = np.linspace(case["r_min"][n], 1.0, 61)[None, :] + np.zeros((shares.size, 1))
+    grid = np.linspace(case["r_min"][n], 1.0, 41)[None, :] + np.zeros((shares.size, 1))
     best = np.full(shares.size, np.inf)
     for _ in range(9):
         values = cost_of_rates(grid, rate, case, n)
@@ -63,43 +63,77 @@ def cost_of_shares(shares, case, n):
     return best
 
 
-def solve(case, first=400, later=25):
+def price_a_plan(case, k, r, shares):
+    """The plan's cost, and whether it meets deadline, energy, bounds and band to 1e-9, by the same plain formulae."""
+    d, total, fits = case["base_size"] + case["head_size"], 0.0, sum(shares) <= 1 + 1e-9
+    for n in range(len(k)):
+        work = case["batch_size"] * case["cycles_per_sample"] * (case["base_size"] + r[n] * case["head_size"]) / d
+        hertz = shares[n] * case["bandwidth_hz"]
+        upload = 0.0
+        if k[n] > 0:
+            power = case["channel_gain"][n] * case["power_w"][n]
+            upload = float(count_bits(k[n], case)) / (hertz * np.log2(1 + power / (case["noise_w_per_hz"] * hertz)))
+        joules = case["energy_coefficient"] * case["cpu_hz"][n] ** 2 * work + case["power_w"][n] * upload
+        fits &= work / case["cpu_hz"][n] + upload <= case["deadline_s"] * (1 + 1e-9)
+        fits &= joules <= case["energy_budget_j"] * (1 + 1e-9)
+        fits &= case["k_min"][n] * (1 - 1e-9) <= k[n] <= case["k_max"][n] and r[n] >= case["r_min"][n] * (1 - 1e-9)
+        total += case["weights"][n] * (case["theta1"] * np.sqrt(1 - r[n]) - case["theta2"] * k[n])
+    return total, bool(fits)
+
+
+def solve(case):
     """The least total cost over shares that add up to one, for one, two or three clients."""
     count = len(case["weights"])
     if count == 1:
         return float(cost_of_shares(np.ones(1), case, 0)[0])
-    if count == 3:
-        first, later = 240, 25
+    first = 400 if count == 2 else 200
     axes = [np.unique(np.r_[0.0, np.geomspace(1e-5, 0.02, 20), np.linspace(0.02, 1.0, first)])] * (count - 1)
-    best, rounds = np.inf, 6 if count == 2 else 7
-    for _ in range(rounds):
-        value, where = _scan(axes, case)
-        best = min(best, value)
-        axes = [_zoom(axis, i, later) for axis, i in zip(axes, where, strict=True)]
+    total = _scan(axes, case, coarse=True)
+    return min(_refine(axes, where, case) for where in _valleys(total, most=3))
+
+
+def _refine(axes, where, case):
+    """The least cost near one cell, zooming in until shares are known to about 1e-6."""
+    best = np.inf
+    for _ in range(8):
+        axes = [_zoom(axis, i) for axis, i in zip(axes, where, strict=True)]
+        total = _scan(axes, case, coarse=False)
+        where = np.unravel_index(int(total.argmin()), total.shape)
+        best = min(best, float(total[where]))
     return best
 
 
-def _scan(axes, case):
+def _valleys(total, most):
+    """Cells that no neighbour beats, the lowest first."""
+    padded = np.pad(total, 1, constant_values=np.inf)
+    inner = tuple(slice(1, -1) for _ in total.shape)
+    lowest = np.isfinite(total)
+    for shift in itertools.product((-1, 0, 1), repeat=total.ndim):
+        lowest &= total <= np.roll(padded, shift, axis=tuple(range(total.ndim)))[inner]
+    cells = np.argwhere(lowest)
+    order = np.argsort(total[lowest], kind="stable")
+    return [tuple(int(i) for i in cell) for cell in cells[order][:most]] or [(0,) * total.ndim]
+
+
+def _scan(axes, case, coarse):
+    """Total cost on the grid of all but the last client's shares; the last client takes the rest."""
     costs = [cost_of_shares(axis, case, n) for n, axis in enumerate(axes)]
-    if len(axes) == 1:
-        total = costs[0] + cost_of_shares(1 - axes[0], case, 1)
-        return float(total.min()), (int(total.argmin()),)
-    rest = 1 - axes[0][:, None] - axes[1][None, :]
-    # The third client's cost is looked up on a fine grid from below, so that the sum is never too low.
-    fine = np.unique(np.r_[0.0, np.geomspace(1e-5, 1e-2, 200), np.linspace(1e-2, 1, 4000)])
-    if axes[0].size < 100:
-        low, high = max(rest.min(), 0.0), max(rest.max(), 0.0)
-        fine = np.linspace(low, high, 1500)
-    table = cost_of_shares(fine, case, 2)
-    place = np.clip(np.searchsorted(fine, rest, side="right") - 1, 0, fine.size - 1)
-    total = np.where(rest >= 0, costs[0][:, None] + costs[1][None, :] + table[place], np.inf)
-    i, j = np.unravel_index(int(total.argmin()), total.shape)
-    return float(total[i, j]), (int(i), int(j))
+    total = costs[0] if len(costs) == 1 else costs[0][:, None] + costs[1][None, :]
+    rest = 1 - (axes[0] if len(axes) == 1 else axes[0][:, None] + axes[1][None, :])
+    last = _looked_up(rest, case) if coarse else cost_of_shares(np.maximum(rest, 0.0).ravel(), case, len(axes))
+    return np.where(rest >= 0, total + last.reshape(rest.shape), np.inf)
 
 
-def _zoom(axis, at, count):
-    wide = 1 if axis.size > 100 else 3
-    return np.linspace(axis[max(at - wide, 0)], axis[min(at + wide, axis.size - 1)], count)
+def _looked_up(rest, case):
+    """The last client's cost on a fine grid, at or below the share asked for, so that it is never too low."""
+    fine = np.unique(np.r_[0.0, np.geomspace(1e-5, 1e-2, 100), np.linspace(1e-2, 1, 1200)])
+    table = cost_of_shares(fine, case, len(case["weights"]) - 1)
+    return table[np.clip(np.searchsorted(fine, rest, side="right") - 1, 0, fine.size - 1)]
+
+
+def _zoom(axis, at):
+    wide = 1 if axis.size > 100 else 2
+    return np.linspace(axis[max(at - wide, 0)], axis[min(at + wide, axis.size - 1)], 13)
 
 
 def random_case(generator, clients, floors):

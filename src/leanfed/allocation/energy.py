@@ -94,10 +94,11 @@ def _allowance(problem: Problem, state: EnergyState, scheme: str) -> Floats:
 
 def _after(problem: Problem, state: EnergyState, spent: Floats, step: float) -> EnergyState:
     """After the round: lambda <- max(0, lambda + step gamma (theta1+theta2)/Ebar (e - target)/Ebar)."""
-    mean = np.maximum(state.budget_j / state.rounds, 1e-300)
-    target = state.remaining_j / state.rounds_left
+    limited = np.isfinite(state.budget_j)
+    mean = np.maximum(np.where(limited, state.budget_j, 1.0) / state.rounds, 1e-300)
+    target = np.where(limited, state.remaining_j, 0.0) / state.rounds_left
     worth = problem.weights * (problem.theta1 + problem.theta2) / mean
-    excess = np.where(np.isfinite(mean), (spent - target) / mean, 0.0)
+    excess = np.where(limited, (spent - target) / mean, 0.0)
     price = np.maximum(0.0, state.price + step * worth * excess)
     remaining = np.maximum(state.remaining_j - spent, 0.0)
     return replace(state, remaining_j=remaining, rounds_left=state.rounds_left - 1, price=price)
@@ -108,12 +109,13 @@ def run_horizon(
 ) -> HorizonRun:
     """All rounds in order, each planned without looking at the later ones."""
     state = EnergyState.start(budget_j, len(problems))
-    solutions, objectives = [], []
+    solutions, objectives, spent = [], [], np.zeros(state.budget_j.size)
     for problem in problems:
         solution, state = plan_round(problem, state, scheme=scheme, payload=payload)
         solutions.append(solution)
         objectives.append(_with_absent(problem, solution))
-    return HorizonRun(tuple(solutions), np.array(objectives), state.budget_j - state.remaining_j)
+        spent += energy_spent(problem, solution)
+    return HorizonRun(tuple(solutions), np.array(objectives), spent)
 
 
 def _with_absent(problem: Problem, solution: Solution) -> float:

@@ -1,0 +1,62 @@
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from leanfed.allocation import Solution, Status, allocator, plan
+from leanfed.allocation.bench import paper_problem, plan_rows
+from leanfed.allocation.plan import ALLOCATORS, binding_limits, plan_table
+from leanfed.errors import InputError
+
+
+def test_unknown_names_are_explained():
+    problem = paper_problem(2, 0)
+    with pytest.raises(InputError, match="did you mean 'certified'"):
+        plan(problem, solver="certifed")
+    with pytest.raises(InputError, match="did you mean 'paper'"):
+        plan(problem, payload="papers")
+
+
+def test_a_decorated_function_becomes_an_allocator():
+    problem = paper_problem(2, 0)
+
+    @allocator("nothing")
+    def nothing(problem, *, payload):
+        zeros = problem.weights * 0
+        return Solution(Status.SOLVED, zeros, zeros, zeros, objective=0.1, solver="nothing", payload=payload)
+
+    try:
+        assert plan(problem, solver="nothing").objective == 0.1
+    finally:
+        del ALLOCATORS["nothing"]
+
+
+def test_every_solver_is_measured_against_the_certified_bound():
+    problem = paper_problem(5, 0, bandwidth_hz=5e5)
+    assert 0 <= plan(problem).relative_gap <= plan(problem, solver="equal").relative_gap
+
+
+def test_the_table_names_limits_and_absent_clients():
+    problem = paper_problem(4, 0, bandwidth_hz=2e5).with_(cpu_hz=[1e7, 1e9, 1e9, 1e9])
+    solution = plan(problem)
+    page = io.StringIO()
+    Console(width=160, file=page).print(plan_table(problem, solution))
+    text = page.getvalue()
+    assert "excluded" in text
+    assert "deadline_s 0.8 s is below" in text
+    assert binding_limits(problem, solution)[0] == "excluded"
+
+
+def test_bench_rows_have_the_agreed_columns():
+    rows = plan_rows(clients=(20,), seeds=2, dca=False)
+    assert {row["model"] for row in rows} == {"lenet", "resnet"}
+    assert {"solver", "clients", "seconds", "max_seconds"} <= rows[0].keys()
+    assert rows[0]["max_seconds"] >= rows[0]["seconds"] > 0
+
+
+def test_planning_imports_neither_torch_nor_cvxpy():
+    code = "import sys, leanfed.allocation.bench; print({'torch', 'cvxpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
