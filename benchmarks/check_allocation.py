@@ -3,8 +3,9 @@
     python benchmarks/check_allocation.py            # everything, about ten minutes on one core
     python benchmarks/check_allocation.py --quick    # a twentieth of it
 
-Random fleets: every plan feasible to 1e-9, no worse than equal shares, bound at or below it. Paper-like instances: the
-certified gap, and Algorithm 2 within 2 % without a failure. Energy: three schemes against the offline bound. Speed rows.
+Random fleets: every plan feasible to 1e-9, no worse than equal shares, bound at or below it. Paper-like instances:
+the certified gap, and Algorithm 2 within 2 % without a failure. Energy: three schemes against the offline bound.
+Speed: the rows of `leanfed bench plan`.
 """
 
 from __future__ import annotations

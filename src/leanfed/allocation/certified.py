@@ -24,8 +24,8 @@ from leanfed.allocation.solution import (
 from leanfed.allocation.subdivide import Searched, search
 
 SMALL = 32  # up to so many clients the gap is closed
-SMALL_GAP, GAP = 1e-9, 5e-7  # relative gap at which the search stops, for few clients and for many
-SMALL_NODES, WORK = 2000, 1200  # boxes tried at most, for few clients; for many, WORK/N
+SMALL_GAP, GAP = 1e-9, 1e-6  # relative gap at which the search stops, for few clients and for many
+SMALL_NODES, WORK = 2000, 800  # boxes tried at most, for few clients; for many, WORK/N
 
 
 def solve_certified(
@@ -51,7 +51,7 @@ def solve_certified(
     branches = build_branches(clients)
     ranges = full_ranges(clients, branches)
     if ranges.low.sum() > 1.0:
-        excluded += _too_many(problem, feasible, ranges.low)
+        excluded += too_many(problem, feasible, ranges.low)
         return nobody(problem, excluded=excluded, seconds=time.perf_counter() - began, **details)
     tolerance, nodes = _effort(some, gap, most_nodes)
     found = search(clients, branches, ranges, tolerance=tolerance, most_nodes=nodes)
@@ -77,7 +77,7 @@ def _effort(problem: Problem, gap: float | None, most_nodes: int | None) -> tupl
     return relative * scale_of(problem, slice(None)), nodes
 
 
-def _too_many(problem: Problem, feasible: Mask, least_shares: Floats) -> tuple[Excluded, ...]:
+def too_many(problem: Problem, feasible: Mask, least_shares: Floats) -> tuple[Excluded, ...]:
     """Floors that fit one by one but not together: the band that they would need."""
     total = float(least_shares.sum())
     why = f"the floors of all clients need {total:.3g} times bandwidth_hz {problem.bandwidth_hz:.4g}"

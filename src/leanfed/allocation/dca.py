@@ -19,7 +19,7 @@ import cvxpy
 import numpy as np
 
 from leanfed.allocation.branches import build_branches
-from leanfed.allocation.certified import spread
+from leanfed.allocation.certified import spread, too_many
 from leanfed.allocation.client import (
     BANDWIDTH_HZ,
     BASE_SIZE,
@@ -110,6 +110,7 @@ def solve_dca(
     clients = compile_clients(problem.only(feasible), payload)
     least = full_ranges(clients, build_branches(clients)).low
     if least.sum() > 1.0:
+        details["excluded"] += too_many(problem, feasible, least)
         return nobody(problem, seconds=time.perf_counter() - began, **details)
     linked: Mask = np.min(clients[:, [SNR, K_HIGH, TIME_LEFT_S, ENERGY_LEFT_J]], axis=1) > 0.0
     shares, status = np.zeros(least.size), Status.SOLVED

@@ -63,7 +63,8 @@ def plan_round(
         raise InputError(f"Unknown energy scheme {scheme!r}; {nearest(scheme, SCHEMES)}")
     if state.rounds_left < 1:
         raise InputError(f"The horizon of {state.rounds} rounds is over; start a new one.")
-    allowed = np.minimum(_allowance(problem, state, scheme), problem.energy_budget_j)
+    # Plans meet their limits up to 1e-12, and a total is not to be exceeded even by that.
+    allowed = np.minimum(_allowance(problem, state, scheme) * (1.0 - 4e-12), problem.energy_budget_j)
     capped = replace(problem, energy_budget_j=allowed)
     price = state.price if scheme == "price" else None
     solution = solve_certified(capped, payload=payload, energy_price=price)

@@ -45,7 +45,7 @@ class _Node:
 
 @dataclass(frozen=True)
 class Searched:
-    """The best plan, the bound that holds for every plan, the root's price, and whether the gap was closed."""
+    """The best plan, the bound that holds for every plan, the root's price, and the boxes that were priced."""
 
     shares: Floats
     value: float
@@ -89,23 +89,24 @@ def _grant(
 
 def search(clients: Floats, br: Branches, ranges: Ranges, *, tolerance: float, most_nodes: int) -> Searched:
     """The best plan found and the bound for all plans, in units of the objective."""
-    root = _solve(
-        clients, br, ranges, number=0, start=float(clients[:, [W1, W2]].sum()), factor=2.0, tolerance=tolerance
-    )
-    best, bound, nodes, queue = root.plan, root.bound, 1, [root]
+    start = float(clients[:, [W1, W2]].sum())
+    root = _solve(clients, br, ranges, number=0, start=start, factor=2.0, tolerance=tolerance)
+    best, queue, nodes, closed = root.plan, [root], 1, np.inf  # closed: the least bound of boxes looked at no further
     while queue and nodes < most_nodes and best.value - queue[0].bound > tolerance:
         node = heapq.heappop(queue)
-        for half in _halves(clients, node):
-            child = _solve(
-                clients, br, half, number=nodes, start=max(node.priced.price, 1e-300), factor=1.01, tolerance=tolerance
-            )
+        halves = _halves(clients, node)
+        closed = closed if halves else min(closed, node.bound)
+        for half in halves:
+            near = max(node.priced.price, 1e-300)
+            child = _solve(clients, br, half, number=nodes, start=near, factor=1.01, tolerance=tolerance)
             nodes += 1
-            if child.plan.value < best.value:
-                best = child.plan
+            best = child.plan if child.plan.value < best.value else best
             if child.bound < best.value - tolerance:
                 heapq.heappush(queue, child)
-        bound = min([best.value, *(entry.bound for entry in queue[:1])])
-    return Searched(best.shares, best.value, min(max(bound, root.bound), best.value), root.priced.price, nodes)
+            else:
+                closed = min(closed, child.bound)
+    bound = min(best.value, closed, queue[0].bound if queue else np.inf)
+    return Searched(best.shares, best.value, max(bound, root.bound), root.priced.price, nodes)
 
 
 def _solve(
