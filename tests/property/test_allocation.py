@@ -3,8 +3,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leanfed.allocation import Problem, Status, solve_certified
+from leanfed.allocation.branches import build_branches
 from leanfed.allocation.curves import bits_of, keep_rate_of, rate_of
-from leanfed.allocation.limits import plan_cost
+from leanfed.allocation.limits import compile_clients, feasible_clients, plan_cost
+from leanfed.allocation.price import costs_at, full_ranges, respond
 from leanfed.allocation.rules import equal_shares, fastest_split
 
 QUIET = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -109,3 +111,23 @@ def test_rate_grows_with_the_share_and_is_concave(a, b, snr):
     low, middle, high = rate_of([a, (a + b) / 2, b], 1e6, snr)
     assert middle >= (low + high) / 2 * (1 - 1e-12)
     assert (a - b) * (low - high) >= -1e-9 * max(low, high) * abs(a - b)
+
+
+@QUIET
+@given(problems(most=3), PAYLOADS, st.floats(-4, 4), st.sampled_from([0.0, 0.0, 0.1, 3.0]))
+def test_no_share_answers_a_price_better_than_the_client_does(problem, payload, log_price, energy_price):
+    """What the certificate rests on: q_n(mu) is the least of f_n(l) + mu l, with nothing between branches missed."""
+    feasible, _ = feasible_clients(problem, payload)
+    if not feasible.any():
+        return
+    some = problem.only(feasible)
+    clients = compile_clients(some, payload, np.full(some.clients, energy_price))
+    branches = build_branches(clients)
+    ranges = full_ranges(clients, branches)
+    shares = np.r_[np.geomspace(1e-12, 1e-3, 150), np.linspace(1e-3, 1.0, 350)]
+    for n in range(some.clients):
+        mu = 10.0**log_price * (clients[n, 0] + clients[n, 1])
+        share, value, _ = respond(clients, branches, ranges, n, mu)
+        scanned = costs_at(np.repeat(clients[n : n + 1], shares.size, axis=0), shares)[:, 0] + mu * shares
+        scale = (clients[n, 0] + clients[n, 1]) * (1.0 + energy_price)
+        assert value + mu * share <= scanned.min() + 1e-10 * scale

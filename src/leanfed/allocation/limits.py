@@ -41,8 +41,9 @@ def keep_bounds(problem: Problem, payload: str) -> tuple[Floats, Floats]:
     There the ceiling is a whole number of values (rounding down would cost more bits), and the floor if it is cheaper.
     """
     falls = (payload == "exact") & (problem.k_max > 1.0 / (1.0 + 2.0**-problem.value_bits))
-    high = np.where(falls, np.floor(problem.k_max * problem.base_size) / problem.base_size, problem.k_max)
-    low = np.minimum(problem.k_min, high)
+    whole = np.floor(problem.k_max * problem.base_size) / problem.base_size
+    high = np.where(falls & (whole >= problem.k_min), whole, problem.k_max)
+    low = problem.k_min
     costs_more = bits_of(low, problem.base_size, problem.value_bits, payload) > bits_of(
         high, problem.base_size, problem.value_bits, payload
     )

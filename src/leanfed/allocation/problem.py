@@ -85,10 +85,11 @@ class Problem:
 
     @classmethod
     def from_json(cls, source: str | Path | Mapping[str, Any]) -> Problem:
-        """Read a problem from a file, from JSON text, or from its parsed object."""
+        """Read a problem from a file (a path, or a string that is no JSON), from JSON text, or from its parsed object."""
         if isinstance(source, Mapping):
             return cls.of(**source)
-        text, name = (_read(source), str(source)) if isinstance(source, Path) else (source, "the problem")
+        is_text = isinstance(source, str) and source.lstrip().startswith(("{", "["))
+        text, name = (str(source), "The problem") if is_text else (_read(Path(source)), str(source))
         try:
             value = json.loads(text)
         except json.JSONDecodeError as error:

@@ -33,6 +33,7 @@ def test_json_round_trip(tmp_path):
     path.write_text(json.dumps(problem.to_json(), allow_nan=False))
     again = Problem.from_json(path)
     assert again.to_json() == problem.to_json() == Problem.from_json(path.read_text()).to_json()
+    assert Problem.from_json(str(path)).to_json() == problem.to_json()
 
 
 def test_eqs_12_and_13_by_hand():
