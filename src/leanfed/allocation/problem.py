@@ -85,7 +85,7 @@ class Problem:
 
     @classmethod
     def from_json(cls, source: str | Path | Mapping[str, Any]) -> Problem:
-        """Read a problem from a file (a path, or a string that is no JSON), from JSON text, or from its parsed object."""
+        """Read a problem from a file (its path), from JSON text, or from its parsed object."""
         if isinstance(source, Mapping):
             return cls.of(**source)
         is_text = isinstance(source, str) and source.lstrip().startswith(("{", "["))
