@@ -85,14 +85,20 @@ def compile_clients(problem: Problem, payload: str, energy_price: Floats | None 
     weights = np.maximum(problem.weights, 1e-12 * problem.weights.max())
     bits_low, bits_high = (bits_of(k, problem.base_size, problem.value_bits, payload) for k in (low, high))
     watts = problem.compute_power_w
+    # A floor that fits only up to rounding gets the last bit of time and energy that it needs.
+    speed = rate_of(1.0, problem.bandwidth_hz, problem.snr)
+    floor_s = np.divide(bits_low, speed, out=np.zeros(problem.clients), where=bits_low > 0.0)
+    head_j = watts * problem.head_s
+    time_left_s = np.maximum(_finite_time(problem, bits_high), problem.head_s * problem.r_min + floor_s)
+    energy_left_j = problem.energy_budget_j - watts * problem.base_s
     columns: list[ArrayLike] = [
         weights * theta1,
         weights * theta2,
         0.0 if energy_price is None else energy_price,
-        _finite_time(problem, bits_high),
+        time_left_s,
         problem.head_s,
-        problem.energy_budget_j - watts * problem.base_s,
-        watts * problem.head_s,
+        np.maximum(energy_left_j, head_j * problem.r_min + problem.power_w * floor_s),
+        head_j,
         problem.power_w,
         problem.snr,
         low,

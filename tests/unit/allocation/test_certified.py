@@ -8,7 +8,7 @@ from scipy.special import gammaln
 
 from leanfed.allocation import Problem, Status, solve_certified
 from leanfed.allocation.bench import paper_problem
-from leanfed.allocation.limits import plan_cost
+from leanfed.allocation.limits import least_cost, plan_cost
 from leanfed.allocation.solution import kept_counts
 
 KEYS = [
@@ -60,6 +60,19 @@ def test_a_client_without_energy_for_its_base_is_left_out_with_the_energy_it_nee
     assert entry.client == 1
     assert "energy_budget_j" in entry.why
     assert entry.needs == pytest.approx((problem.compute_power_w * problem.base_s)[1])
+
+
+@pytest.mark.parametrize("floors", [{}, {"r_min": 0.4}, {"r_min": 1.0}, {"k_min": 0.2}, {"k_min": 1.0, "r_min": 1.0}])
+@pytest.mark.parametrize("limit", ["deadline_s", "energy_budget_j"])
+def test_a_limit_met_exactly_is_met(floors, limit):
+    problem = small(1, deadline_s=None, energy_budget_j=None, **floors)
+    latency, energy = least_cost(problem, "exact")
+    problem = problem.with_(**{limit: (latency if limit == "deadline_s" else energy).tolist()})
+    solution = solve_certified(problem)
+    assert solution.status is Status.SOLVED
+    assert solution.k[0] == pytest.approx(floors.get("k_min", 0.0), abs=1e-6)
+    assert solution.r[0] == pytest.approx(floors.get("r_min", 0.0), abs=1e-6)
+    assert_feasible(problem, solution)
 
 
 def test_nobody_feasible_is_a_status():
