@@ -53,7 +53,7 @@ def keep_bounds(problem: Problem, payload: str) -> tuple[Floats, Floats]:
 def feasible_clients(problem: Problem, payload: str = "exact") -> tuple[Mask, tuple[Excluded, ...]]:
     """Who can meet deadline and energy budget at their floors with the whole band, and why the others cannot."""
     latency, energy = least_cost(problem, payload)
-    late = latency > problem.deadline_s * (1.0 + 1e-12)
+    late = (latency > problem.deadline_s * (1.0 + 1e-12)) | np.isinf(latency)  # a floor without a link never arrives
     empty = energy > problem.energy_budget_j * (1.0 + 1e-12)
     out = np.flatnonzero(late | empty)
     excluded = tuple(_explain(problem, int(n), latency[n], energy[n], bool(late[n])) for n in out)
@@ -87,7 +87,7 @@ def compile_clients(problem: Problem, payload: str, energy_price: Floats | None 
     watts = problem.compute_power_w
     # A floor that fits only up to rounding gets the last bit of time and energy that it needs.
     speed = rate_of(1.0, problem.bandwidth_hz, problem.snr)
-    floor_s = np.divide(bits_low, speed, out=np.zeros(problem.clients), where=bits_low > 0.0)
+    floor_s = np.divide(bits_low, speed, out=np.zeros(problem.clients), where=(bits_low > 0.0) & (speed > 0.0))
     head_j = watts * problem.head_s
     time_left_s = np.maximum(_finite_time(problem, bits_high), problem.head_s * problem.r_min + floor_s)
     energy_left_j = problem.energy_budget_j - watts * problem.base_s

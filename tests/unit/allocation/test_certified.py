@@ -227,8 +227,9 @@ def test_floors_that_do_not_fit_together_name_the_band_they_need():
     assert solve_certified(problem.with_(bandwidth_hz=needs * 1.5)).status is Status.SOLVED
 
 
-def test_a_floor_without_a_link_needs_what_does_not_exist():
-    problem = small(channel_gain=[0.0] + [1e-10] * 5, k_min=0.01)
+@pytest.mark.parametrize("deadline_s", [0.8, None])
+def test_a_floor_without_a_link_needs_what_does_not_exist(deadline_s):
+    problem = small(channel_gain=[0.0] + [1e-10] * 5, k_min=0.01, deadline_s=deadline_s, energy_budget_j=None)
     entries = {entry.client: entry for entry in solve_certified(problem).excluded}
     assert entries[0].needs is None
     assert "k_min" in entries[0].why
