@@ -13,7 +13,9 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "leanfed needs Python 3.11 or newer, but $(PYTHON) is older. Try: make setup PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -c 'from leanfed.simulation.choose import warm; warm()'  # compile the kernels once
+	@echo "compiling kernels (once)"
+	$(BIN)/python -c 'from leanfed.simulation.choose import warm; warm()'
+	$(BIN)/python -m leanfed.allocation.warm
 	@touch $(READY)
 
 run: setup

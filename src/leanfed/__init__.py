@@ -10,8 +10,10 @@ __version__ = version("leanfed")
 
 # Public names, resolved on first use so that `import leanfed` stays light (no torch).
 _PUBLIC = {
+    "Problem": "leanfed.allocation.problem",
     "Run": "leanfed.experiments.build",
     "Settings": "leanfed.experiments.settings",
+    "plan": "leanfed.allocation.plan",
     "resume": "leanfed.experiments.build",
     "run": "leanfed.experiments.build",
 }
