@@ -145,6 +145,7 @@ def compare(
 
 @app.command()
 def data(
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets; all when left out.")] = None,
     fetch: Annotated[list[str] | None, typer.Option(help="Fetch this data set from the hub; may be repeated.")] = None,
     verify: Annotated[bool, typer.Option(help="Decode what is here and check every sample.")] = False,
     data_dir: DataDir = None,
@@ -152,14 +153,14 @@ def data(
 ) -> None:
     """List the data sets: what is here, what can be fetched, and from where.
 
-    Example: leanfed data --verify
+    Example: leanfed data mnist --verify
     """
     from leanfed.tasks.inventory import fetch_dataset, inventory
 
     for name in fetch or []:
         with byte_progress(name, quiet=as_json) as listen:
             fetch_dataset(name, data_dir, listen)
-    rows = inventory(data_dir, verify=verify)
+    rows = inventory(data_dir, names or (), verify=verify)
     if as_json:
         typer.echo(json.dumps(rows))
         return

@@ -89,15 +89,15 @@ def show_comparison(
     from leanfed.experiments.compare import DRAWN, draw_comparison, read_run
     from leanfed.results import find_runs
 
-    runs = [read_run(folder) for folder in find_runs(list(folders))]
+    # Best first: in the tables, and in the order of the colours.
+    runs = sorted((read_run(folder) for folder in find_runs(list(folders))), key=lambda run: -run.accuracy[-1])
     draw_comparison(runs, picture, ("rounds", "latency_s") if brief else DRAWN, loss=not brief)
     if as_json:
         typer.echo(json.dumps({"runs": [run.row(targets) for run in runs], "picture": str(picture)}))
         return
-    best_first = sorted(runs, key=lambda run: -run.accuracy[-1])
-    screen.print(_accuracy_table(best_first))
+    screen.print(_accuracy_table(runs))
     for target in targets:
-        screen.print(_target_table(best_first, target))
+        screen.print(_target_table(runs, target))
     screen.print(f"picture: {picture}", highlight=False, soft_wrap=True)
     if len(folders) == 1:
         screen.print(f"runs:    {folders[0]}", highlight=False, soft_wrap=True)

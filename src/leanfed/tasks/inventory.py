@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
 from leanfed.tasks.hub import Progress, data_root, fetch, hub_url
 
 
-def inventory(root: Path | None = None, *, verify: bool = False) -> list[dict[str, Any]]:
-    """All splits: how many samples, whether they are here, where they are or would come from."""
-    return [_row(name, split, DATASETS[name], root, verify) for name in DATASETS for split in DATASETS[name].rows]
+def inventory(root: Path | None = None, names: Iterable[str] = (), *, verify: bool = False) -> list[dict[str, Any]]:
+    """The splits of the named data sets, or of all: how many samples, whether they are here, where from."""
+    chosen = list(names) or list(DATASETS)
+    return [_row(name, split, DATASETS[name], root, verify) for name in chosen for split in DATASETS[name].rows]
 
 
 def fetch_dataset(name: str, root: Path | None, progress: Progress) -> None:
