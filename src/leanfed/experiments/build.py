@@ -178,7 +178,7 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
     progress = checkpoints.load(world) or start(world)
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
-    clock = time.monotonic()
+    clock = time.perf_counter()
     with _one_torch_thread(), closing(checkpoints):
         engine = engine_of(settings, world)
         folder.log("engine", name=engine.name, reason=engine.reason)
@@ -189,11 +189,13 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
             if progress.round % settings.run.checkpoint_every == 0 or progress.round == settings.rounds:
                 checkpoints.save(progress, pl.concat(rounds), pl.concat(clients))
                 rounds, clients = [], []
-            now = time.monotonic()
+            spent = {"total": -clock + (clock := time.perf_counter()), **record.seconds}
             folder.log(
-                "round", round=progress.round - 1, seconds=round(now - clock, 4), accuracy=record.row["accuracy"]
+                "round",
+                round=progress.round - 1,
+                accuracy=record.row["accuracy"],
+                seconds={name: round(value, 5) for name, value in spent.items()},
             )
-            clock = now
             listen(record)
     return _finish(settings, world, folder, checkpoints, progress)
 

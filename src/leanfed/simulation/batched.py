@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from leanfed.algorithms.base import ServerState, Upload
+from leanfed.algorithms.base import Algorithm, ServerState, Upload
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.simulation.chunk import Chunk, ChunkOutcome, Tools
-from leanfed.simulation.clients import ClientStore
+from leanfed.simulation.clients import PRIVATE, ClientStore
 from leanfed.simulation.engine import Engine, RoundOutcome
 from leanfed.simulation.evaluation import Evaluation
 from leanfed.simulation.lenet import ChunkModel, Weights
@@ -105,20 +105,28 @@ class BatchedEngine(Engine):
 
     def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats]:
         """Right answers and summed losses of some pieces, in a worker thread."""
-        own = {p.client: self.world.algorithm.personal_weights(server, clients[p.client], self.model) for p in chunk}
-        weights, cut = torch.stack([own[piece.client] for piece in chunk]), self.world.split.shared_size
+        weights = self._personal(server, clients, [piece.client for piece in chunk])
         rows = np.stack([piece.rows for piece in chunk])
         labels = torch.from_numpy(self.world.task.test.labels[rows])
         counted = torch.arange(rows.shape[1]) < torch.tensor([piece.counted for piece in chunk]).unsqueeze(1)
         tools = self._testers.get()
         try:
             with torch.no_grad():
-                logits = tools.model.logits(Weights(weights[:, :cut], weights[:, cut:]), rows)
+                logits = tools.model.logits(weights, rows)
                 right = (logits.argmax(2) == labels) & counted
                 losses = functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none") * counted
         finally:
             self._testers.put(tools)
         return right.sum(1).numpy().astype(float), losses.double().sum(1).numpy()
+
+    def _personal(self, server: ServerState, clients: ClientStore, owners: Sequence[int]) -> Weights:
+        """The models that these clients use; one shared part for all where a method joins [shared | private]."""
+        algorithm = self.world.algorithm
+        if type(algorithm).personal_weights is Algorithm.personal_weights:
+            return Weights(server.shared.unsqueeze(0), clients.gather(PRIVATE, owners))
+        own = {client: algorithm.personal_weights(server, clients[client], self.model) for client in set(owners)}
+        weights, cut = torch.stack([own[client] for client in owners]), self.world.split.shared_size
+        return Weights(weights[:, :cut], weights[:, cut:])
 
     def _outcome(self, after: ServerState, outcomes: list[ChunkOutcome], plan: RoundPlan) -> RoundOutcome:
         training = self.world.training

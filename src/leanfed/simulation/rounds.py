@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ class RoundRecord:
     row: dict[str, Any]
     rounds: pl.DataFrame  # one row
     clients: pl.DataFrame  # one row per participant
+    seconds: dict[str, float]  # where the time went: train, test; not part of the result
 
 
 def start(world: World) -> Progress:
@@ -54,14 +56,19 @@ def play(
     """Run the rounds that are left."""
     for number in range(progress.round, rounds):
         plan = world.plan(number)
+        began = time.perf_counter()
         outcome = engine.run_round(progress.server, progress.clients, plan)
+        trained = time.perf_counter()
         progress = Progress(number + 1, outcome.server, progress.clients)
         due = (number + 1) % evaluation.every == 0 or number + 1 == rounds
         tested = engine.evaluate(progress.server, progress.clients) if due else None
+        seconds = {"train": trained - began, "test": time.perf_counter() - trained}
         bill = accountant.bill(plan, outcome)
         row = {**_round_row(world, plan, outcome, tested), **bill.round_row()}
         columns = {**_client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
-        yield RoundRecord(progress, row, _frame({name: [value] for name, value in row.items()}), _frame(columns))
+        yield RoundRecord(
+            progress, row, _frame({name: [value] for name, value in row.items()}), _frame(columns), seconds
+        )
 
 
 def _round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
