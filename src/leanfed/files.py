@@ -54,10 +54,15 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_new(path: Path, content: bytes) -> None:
     """Write a file that nobody reads until something else names it: flushed to disk, but not moved into place."""
-    with explained(path), path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    with explained(path):
+        try:
+            with path.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leanfed.errors import BusyError, SettingsError, StorageError, nearest
-from leanfed.files import folder_lock, make_folder, read_json, write_atomically, write_json, write_text
+from leanfed.files import folder_lock, make_folder, read_json, write_atomically, write_json, write_new, write_text
 from leanfed.records import kept_count
 from leanfed.registry import Registry
 from leanfed.streams import stream
@@ -70,6 +70,8 @@ def test_a_disk_that_takes_no_more_is_explained(tmp_path: Path) -> None:
     try:
         with pytest.raises(StorageError, match="Cannot write"):
             write_text(tmp_path / "large.txt", "x" * 10_000)
+        with pytest.raises(StorageError, match="Cannot write"):
+            write_new(tmp_path / "large.bin", b"x" * 10_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
