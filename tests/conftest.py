@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
+# A busy machine is slow, not wrong: no deadline. The gate repeats its examples; a desk looks for new ones.
+settings.register_profile("leanfed", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("leanfed")
 os.environ["LEANFED_CACHE"] = str(Path(tempfile.gettempdir()) / f"leanfed-test-cache-{os.getuid()}")
 torch.set_num_threads(1)
 
