@@ -10,25 +10,10 @@ import numpy as np
 from leanfed.allocation.plan import plan
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution
+from leanfed.allocation.source import MODEL_PRESETS, SHARED_PRESET
 from leanfed.streams import stream
 
-# Sizes are the paper's; cycles, deadline, energy and theta1/theta2 are assumed, so that every limit is felt at 10 MHz.
-MODELS: dict[str, dict[str, float]] = {
-    "lenet": {
-        "base_size": 50_692,
-        "head_size": 11_014,
-        "cycles_per_sample": 8e6,
-        "deadline_s": 0.8,
-        "energy_budget_j": 0.3,
-    },
-    "resnet": {
-        "base_size": 6_448_192,
-        "head_size": 4_725_770,
-        "cycles_per_sample": 1e9,
-        "deadline_s": 105.0,
-        "energy_budget_j": 60.0,
-    },
-}
+MODELS = {"lenet": MODEL_PRESETS["lenet5"], "resnet": MODEL_PRESETS["resnet18"]}
 CELL_RADIUS_KM = 0.2
 NEAREST_KM = 0.001  # the path-loss formula is for distances, not for standing at the mast
 BAND_HZ, BAND_PER_CLIENT_HZ = 1e7, 1e5
@@ -44,13 +29,10 @@ def paper_problem(clients: int, seed: int, *, model: str = "lenet", bandwidth_hz
         channel_gain=10.0 ** (-(128.1 + 37.6 * np.log10(distance_km)) / 10.0),
         power_w=10.0 ** (draw.uniform(20.0, 28.0, clients) / 10.0 - 3.0),
         cpu_hz=draw.uniform(0.5e9, 3.0e9, clients),
-        batch_size=32,
         energy_coefficient=1e-28,
         bandwidth_hz=band,
         noise_w_per_hz=10.0 ** (-17.4 - 3.0),
-        value_bits=32,
-        theta1=0.1,
-        theta2=1.0,
+        **SHARED_PRESET,
         **MODELS[model],
     )
 

@@ -1,4 +1,4 @@
-"""Pick a solver by name and plan one round; a table to read the answer in."""
+"""Pick a solver by name and plan one round; say what holds each client back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from leanfed.allocation import rules
 from leanfed.allocation.certified import solve_certified
@@ -93,21 +92,3 @@ def binding_limits(problem: Problem, solution: Solution) -> list[str]:
         found = [name for name, holds in tight if holds]
         names.append("excluded" if n in out else " + ".join(found) or "nothing")
     return names
-
-
-def plan_table(problem: Problem, solution: Solution) -> Table:
-    """One row per client: rates, share, latency, energy and the limit that binds."""
-    latency, energy = plan_cost(problem, solution.k, solution.r, solution.l, solution.payload)
-    gap = "" if solution.relative_gap is None else f", gap {solution.relative_gap:.1e}"
-    price = "" if solution.price is None else f", price of the band {solution.price:.4g}"
-    objective = "none" if solution.objective is None else f"{solution.objective:.6g}"
-    table = Table(title=f"{solution.solver}: {solution.status}, objective {objective}{gap}{price}")
-    for heading in ("client", "k", "r", "share", "latency [s]", "energy [J]", "held by"):
-        table.add_column(heading, justify="right" if heading != "held by" else "left")
-    for n, held in enumerate(binding_limits(problem, solution)):
-        numbers = (solution.k[n], solution.r[n], solution.l[n], latency[n], energy[n])
-        mark = " (starved)" if n in solution.starved else ""
-        table.add_row(str(n), *(f"{number:.4g}" for number in numbers), held + mark)
-    for entry in solution.excluded:
-        table.caption = f"{table.caption or ''}client {entry.client}: {entry.why}\n"
-    return table

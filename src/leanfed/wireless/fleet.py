@@ -124,7 +124,7 @@ class SampledFleet(Fleet):
 
     def _gain(self, number: int) -> Array:
         """Path loss, times fading and shadowing where they are switched on."""
-        gain = path_gain(self.settings, self._distances(number))
+        gain = path_gain(self.settings, self.distances_m(number))
         if self.settings.rayleigh:
             gain = gain * channel.rayleigh_fading(self._stream("fading", number), self.devices)
         if self.settings.shadowing_db > 0.0:
@@ -132,7 +132,8 @@ class SampledFleet(Fleet):
             gain = gain * channel.log_normal_shadowing(rng, self.devices, deviation_db=deviation_db)
         return gain
 
-    def _distances(self, number: int) -> Array:
+    def distances_m(self, number: int) -> Array:
+        """How far the devices stand from the base station in round `number`."""
         s, rng = self.settings, self._stream("place", number)
         return channel.distances_in_disc(rng, s.devices, radius_m=s.radius_m, nearest_m=s.nearest_m)
 

@@ -1,13 +1,11 @@
-import io
 import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
 from leanfed.allocation import Solution, Status, allocator, plan
 from leanfed.allocation.bench import paper_problem, plan_rows
-from leanfed.allocation.plan import ALLOCATORS, binding_limits, plan_table
+from leanfed.allocation.plan import ALLOCATORS
 from leanfed.errors import InputError
 
 
@@ -36,17 +34,6 @@ def test_a_decorated_function_becomes_an_allocator():
 def test_every_solver_is_measured_against_the_certified_bound():
     problem = paper_problem(5, 0, bandwidth_hz=5e5)
     assert 0 <= plan(problem).relative_gap <= plan(problem, solver="equal").relative_gap
-
-
-def test_the_table_names_limits_and_absent_clients():
-    problem = paper_problem(4, 0, bandwidth_hz=2e5).with_(cpu_hz=[1e7, 1e9, 1e9, 1e9])
-    solution = plan(problem)
-    page = io.StringIO()
-    Console(width=160, file=page).print(plan_table(problem, solution))
-    text = page.getvalue()
-    assert "excluded" in text
-    assert "deadline_s 0.8 s is below" in text
-    assert binding_limits(problem, solution)[0] == "excluded"
 
 
 def test_bench_rows_have_the_agreed_columns():

@@ -1,0 +1,42 @@
+"""What starved clients would need to take part in earnest, that is to upload a hundredth of their base gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from leanfed.allocation.curves import bits_of, rate_of, share_of
+from leanfed.allocation.problem import Problem
+from leanfed.allocation.solution import STARVED_BELOW
+
+
+def needs_of(problem: Problem, clients: Iterable[int], payload: str = "exact") -> list[str]:
+    """One phrase per client: the share of the band for k = 0.01 with the head at its floor, or the limit in the way."""
+    return [_need(problem.only([n]), payload) for n in clients]
+
+
+def _need(one: Problem, payload: str) -> str:
+    """The need of a problem's only client."""
+    k_min, k_max = float(one.k_min[0]), float(one.k_max[0])
+    if k_min >= STARVED_BELOW:
+        return f"at its floor k_min {k_min:g}"
+    if k_max < STARVED_BELOW:
+        return f"k_max {k_max:g} is below {STARVED_BELOW:g}"
+    if one.snr[0] == 0.0:
+        return "cannot upload without gain and power"
+    upload_bits = float(bits_of(STARVED_BELOW, one.base_size, one.value_bits, payload))
+    compute_s = float((one.base_s + one.head_s * one.r_min)[0])
+    compute_j = float(one.compute_power_w[0]) * compute_s
+    alone_s = upload_bits / float(rate_of(1.0, one.bandwidth_hz, one.snr)[0])  # with the whole band to itself
+    alone_j = compute_j + float(one.power_w[0]) * alone_s
+    late, empty = compute_s + alone_s > one.deadline_s[0], alone_j > one.energy_budget_j[0]
+    if late or empty:
+        wants = [f"deadline_s {compute_s + alone_s:.4g}"] * bool(late) + [f"energy_budget_j {alone_j:.4g}"] * bool(
+            empty
+        )
+        return f"even the whole band is not enough for k = {STARVED_BELOW:g}; needs {' and '.join(wants)}"
+    window_s = min(one.deadline_s[0] - compute_s, (one.energy_budget_j[0] - compute_j) / one.power_w[0])
+    share = 0.0 if np.isinf(window_s) else float(share_of(upload_bits / window_s, one.bandwidth_hz, one.snr)[0])
+    where = f"{share:.3%} of the band ({share * one.bandwidth_hz / 1e3:.4g} kHz)"
+    return f"k = {STARVED_BELOW:g} needs {where}, its head at r = {one.r_min[0]:g}"

@@ -1,0 +1,94 @@
+"""The same round under other circumstances: one row per value of a field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from leanfed.allocation.plan import plan
+from leanfed.allocation.problem import Problem
+from leanfed.allocation.solution import Solution
+from leanfed.allocation.source import Source
+from leanfed.errors import InputError, nearest
+
+CLIENTS = "clients"  # the one question that is not a field of the problem
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """`field=value`, the value as in JSON: a number, null, or a list with one number per client."""
+    field, value = _field_and_value(text, [entry.name for entry in fields(Problem)])
+    return field, _json(field, value)
+
+
+def parse_question(text: str) -> tuple[str, list[float | None]]:
+    """`field=value,value,...` with numbers or null.
+
+    >>> parse_question("bandwidth_hz=5e6,1e7")
+    ('bandwidth_hz', [5000000.0, 10000000.0])
+    """
+    field, listed = _field_and_value(text, [*(entry.name for entry in fields(Problem)), CLIENTS])
+    values = [_json(field, value) for value in listed.split(",")]
+    for value in values:
+        if field == CLIENTS and (value is None or value != int(value)):
+            raise InputError(f"clients={value} is not a number of clients; give whole numbers, such as clients=50,100")
+    return field, values
+
+
+def _field_and_value(text: str, known: Sequence[str]) -> tuple[str, str]:
+    field, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not value:
+        raise InputError(f"{text!r} is not of the form field=value. For example: bandwidth_hz=1e7")
+    if field not in known:
+        raise InputError(f"Unknown field {field!r} in the problem; {nearest(field, known)}")
+    return field, value
+
+
+def _json(field: str, value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        raise InputError(f"{field}={value} is neither a number, nor null, nor a list of numbers in brackets.") from None
+
+
+def what_if(
+    source: Source,
+    field: str,
+    values: Iterable[float | None],
+    *,
+    changes: dict[str, Any] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Solve once per value; `changes` hold for all of them, `options` go to `plan`."""
+    rows = []
+    for value in values:
+        progress(f"{field} = {value}")
+        cell = source(int(value) if field == CLIENTS and value is not None else None)
+        asked = {} if field == CLIENTS else {field: value}
+        problem = cell.problem.with_(**{**(changes or {}), **asked})
+        rows.append({field: value, **summary_of(problem, plan(problem, **options))})
+    return rows
+
+
+def summary_of(problem: Problem, solution: Solution) -> dict[str, Any]:
+    """A plan in a few numbers; the means are over the clients that take part."""
+    takes_part = np.ones(problem.clients, dtype=bool)
+    takes_part[[entry.client for entry in solution.excluded]] = False
+    nobody = solution.objective is None
+    return {
+        "status": str(solution.status),
+        "objective": solution.objective,
+        "lower_bound": solution.lower_bound,
+        "relative_gap": solution.relative_gap,
+        "mean_k": None if nobody else float(solution.k[takes_part].mean()),
+        "mean_r": None if nobody else float(solution.r[takes_part].mean()),
+        "price": solution.price,
+        "clients": problem.clients,
+        "excluded": len(solution.excluded),
+        "starved": len(solution.starved),
+        "seconds": solution.seconds,
+    }
