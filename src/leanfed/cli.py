@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from leanfed import __version__
 from leanfed.display import byte_progress, notices, round_progress, screen, show_comparison, show_estimate, show_summary
+from leanfed.display_plan import draw_plan, show_plan, show_row, show_rows, show_what_if, working
 from leanfed.errors import InputError, LeanfedError
 
 if TYPE_CHECKING:
+    from leanfed.allocation.source import Source
     from leanfed.experiments.settings import Settings
 
 app = typer.Typer(
@@ -144,6 +146,49 @@ def compare(
 
 
 @app.command()
+def plan(
+    problem: Annotated[Path | None, typer.Argument(help="Problem file (JSON); or use --fleet.")] = None,
+    solver: Annotated[str, typer.Option(help="certified, dca, equal, fixed, fastest or random.")] = "certified",
+    payload: Annotated[str, typer.Option(help="Bits of an upload: exact, or the paper's count (paper).")] = "exact",
+    fleet: Annotated[
+        str | None, typer.Option(help="Plan for this fleet instead of a file: paper, or a fleet as CSV or Parquet.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Sizes and limits that go with --fleet: lenet5 or resnet18.")] = "lenet5",
+    clients: Annotated[int | None, typer.Option(min=1, help="Take only (or draw) so many clients.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the paper's fleet and of the random solver.")] = 0,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one field of the problem, for example --set k_min=0.05")
+    ] = None,
+    what_if: Annotated[
+        str | None, typer.Option(help="Solve once per value, for example bandwidth_hz=5e6,1e7 or clients=50,100")
+    ] = None,
+    k: Annotated[float, typer.Option(min=0, max=1, help="What the solvers fixed and fastest aim at.")] = 0.5,
+    r: Annotated[float, typer.Option(min=0, max=1, help="What the solvers fixed and fastest aim at.")] = 0.5,
+    save: Annotated[Path | None, typer.Option(help="Write the problem that was solved to this file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw k, r and the shares over the cell (PNG).")] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Show every client, however many there are.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Plan one round: who sends how much (k), keeps how much of its head (r), and gets which share of the band.
+
+    Example: leanfed plan --fleet paper --clients 20 --picture cell.png
+    """
+    from leanfed.allocation.what_if import parse_change, parse_question
+
+    source = _plan_source(problem, fleet, model, clients, seed)
+    changes = dict(parse_change(text) for text in change or [])
+    options: dict[str, Any] = {"solver": solver, "payload": payload}
+    options |= {"k": k, "r": r} if solver in ("fixed", "fastest") else {}
+    options |= {"seed": seed} if solver == "random" else {}
+    if what_if is not None:
+        if save is not None or picture is not None:
+            raise InputError("--what-if solves many problems, but --save and --picture are for one. Leave them out.")
+        _answer(source, *parse_question(what_if), changes, options, as_json)
+    else:
+        _plan_once(source, changes, options, save=save, picture=picture, everyone=everyone, as_json=as_json)
+
+
+@app.command()
 def data(
     names: Annotated[list[str] | None, typer.Argument(help="Data sets; all when left out.")] = None,
     fetch: Annotated[list[str] | None, typer.Option(help="Fetch this data set from the hub; may be repeated.")] = None,
@@ -191,6 +236,144 @@ def schema() -> None:
     from leanfed.experiments.settings import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))
+
+
+bench = typer.Typer(
+    help="Measure how fast leanfed is on this machine.\n\nExample: leanfed bench plan --json", no_args_is_help=True
+)
+app.add_typer(bench, name="bench")
+
+
+@bench.command("engine")
+def bench_engine(
+    clients: Annotated[int, typer.Option(min=1, help="Clients in the round.")] = 100,
+    model: Annotated[str, typer.Option(help="A model by name.")] = "lenet5",
+    threads: Annotated[int | None, typer.Option(min=1, help="Worker threads; as many as torch uses.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time a whole round against plain centralised training on the same samples.
+
+    Example: leanfed bench engine --clients 100 --threads 1
+    """
+    from leanfed.simulation.bench import engine_bench
+
+    with working("running rounds", quiet=as_json):
+        row = engine_bench(clients, model, threads)
+    show_row(row, "a round against centralised training", as_json)
+
+
+@bench.command("codec")
+def bench_codec(as_json: Json = False) -> None:
+    """Compare coded sizes with the entropy bound, and time encoding and decoding.
+
+    Example: leanfed bench codec --json
+    """
+    from leanfed.compression.bench import CASES, codec_rows
+
+    with working("coding", quiet=as_json) as tell:
+
+        def announced() -> Iterator[tuple[int, float]]:
+            for size, keep_rate in CASES:
+                tell(f"{size:,} values, k = {keep_rate:g}")
+                yield size, keep_rate
+
+        rows = codec_rows(announced())
+    show_rows(rows, "coded updates", as_json)
+
+
+@bench.command("plan")
+def bench_plan(
+    clients: Annotated[list[int] | None, typer.Option(min=1, help="Fleet sizes; 100 to 100,000.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Fleets of 100 clients; fewer of larger ones.")] = 20,
+    dca: Annotated[bool, typer.Option(help="Time Algorithm 2 too, at 100 clients.")] = True,
+    payload: Annotated[str, typer.Option(help="exact or paper.")] = "exact",
+    as_json: Json = False,
+) -> None:
+    """Time the solvers on the paper's fleet with the sizes of LeNet-5 and ResNet-18.
+
+    Example: leanfed bench plan --clients 100 --clients 10000
+    """
+    from leanfed.allocation.bench import plan_rows
+
+    with working("planning", quiet=as_json) as tell:
+        sizes = {"clients": clients} if clients else {}
+        rows = plan_rows(seeds=seeds, dca=dca, payload=payload, progress=tell, **sizes)
+    show_rows(rows, "seconds per plan", as_json)
+
+
+def _plan_source(problem: Path | None, fleet: str | None, model: str, clients: int | None, seed: int) -> Source:
+    """Where the problem comes from: exactly one of file and fleet."""
+    from leanfed.allocation.source import from_file, from_fleet
+
+    if problem is not None and fleet is None:
+        return from_file(problem, clients=clients)
+    if fleet is not None and problem is None:
+        return from_fleet(fleet, model=model, clients=clients, seed=seed)
+    given = "neither is given" if problem is None else "both are given"
+    raise InputError(f"A plan needs a problem file or --fleet, but {given}. For example: leanfed plan --fleet paper")
+
+
+def _plan_once(
+    source: Source,
+    changes: dict[str, Any],
+    options: dict[str, Any],
+    *,
+    save: Path | None,
+    picture: Path | None,
+    everyone: bool,
+    as_json: bool,
+) -> None:
+    """Solve, show, draw and save one problem."""
+    from leanfed.allocation.plan import plan as solve
+    from leanfed.allocation.source import Cell, save_problem
+    from leanfed.allocation.warm import load
+
+    cell = source(None)
+    cell = Cell(cell.problem.with_(**changes), cell.distance_m) if changes else cell
+    if save is not None:
+        save_problem(save, cell.problem)
+    with working("solving (the first use compiles)", quiet=as_json):
+        load()
+        solution = solve(cell.problem, **options)
+    if picture is not None:
+        draw_plan(picture, cell, solution)
+    if as_json:
+        typer.echo(json.dumps(solution.to_json()))
+    else:
+        show_plan(cell.problem, solution, everyone=everyone)
+        for name, path in (("problem", save), ("picture", picture)):
+            if path is not None:
+                screen.print(f"{name}: {path}", highlight=False, soft_wrap=True)
+    raise typer.Exit(_exit_code([str(solution.status)]))
+
+
+def _answer(
+    source: Source,
+    field: str,
+    values: list[float | None],
+    changes: dict[str, Any],
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Solve one problem per value of a what-if question."""
+    from leanfed.allocation.warm import load
+    from leanfed.allocation.what_if import what_if as ask
+
+    with working("solving", quiet=as_json) as tell:
+        load()
+        rows = ask(source, field, values, changes=changes, progress=tell, **options)
+    if as_json:
+        typer.echo(json.dumps(rows))
+    else:
+        show_what_if(field, rows)
+    raise typer.Exit(_exit_code([row["status"] for row in rows]))
+
+
+def _exit_code(statuses: Sequence[str]) -> int:
+    """0 where anything was solved, 3 where nothing is feasible, 1 where the solver failed us."""
+    if {"solved", "step_limit"} & set(statuses):
+        return 0
+    return 3 if "infeasible" in statuses else 1
 
 
 def _read_settings(config: Path, changes: Sequence[str], seed: int | None) -> tuple[Settings, str]:

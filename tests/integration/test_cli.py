@@ -134,8 +134,9 @@ def test_data_lists_every_split(leanfed: Leanfed) -> None:
 
 
 def test_every_verb_has_help_with_an_example(leanfed: Leanfed) -> None:
-    for verb in ("demo", "run", "resume", "compare", "data", "schema"):
-        assert "Example: leanfed" in leanfed(verb, "--help").stdout, verb
+    verbs = ["demo", "run", "resume", "compare", "data", "schema", "plan", "bench"]
+    for verb in [*verbs, "bench engine", "bench codec", "bench plan"]:
+        assert "Example: leanfed" in leanfed(*verb.split(), "--help").stdout, verb
 
 
 def test_the_schema_is_json(leanfed: Leanfed) -> None:

@@ -1,0 +1,197 @@
+"""`leanfed plan` and `leanfed bench` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leanfed.allocation import bench as plan_bench
+from leanfed.compression import bench as codec_bench
+from leanfed.simulation import bench as engine_bench
+from leanfed.wireless.fleet import FleetSettings, SampledFleet
+from leanfed.wireless.fleet_file import write_fleet
+from tests.integration.conftest import Leanfed
+
+KEYS = ["status", "objective", "lower_bound", "relative_gap", "k", "r", "l", "price", "excluded", "starved"]
+KEYS += ["seconds", "solver", "payload"]
+PROBLEM = {
+    "weights": [0.5, 0.3, 0.2],
+    "channel_gain": [1e-10, 2e-11, 1e-11],
+    "power_w": [0.2, 0.3, 0.4],
+    "cpu_hz": [1e9, 2e9, 1e8],
+    "batch_size": 32,
+    "cycles_per_sample": 8e6,
+    "energy_coefficient": 1e-28,
+    "deadline_s": 0.8,
+    "energy_budget_j": 0.3,
+    "bandwidth_hz": 2e5,
+    "noise_w_per_hz": 3.98e-21,
+    "base_size": 50692,
+    "head_size": 11014,
+    "value_bits": 32,
+    "theta1": 0.1,
+    "theta2": 1.0,
+}
+
+
+@pytest.fixture
+def problem_file(tmp_path: Path) -> Path:
+    """Three clients, the last too slow for the deadline."""
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(PROBLEM))
+    return path
+
+
+def test_json_is_the_agreed_object_and_nothing_else(leanfed: Leanfed, problem_file: Path) -> None:
+    done = leanfed("plan", problem_file, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert list(told) == KEYS
+    assert (told["status"], told["solver"], told["payload"]) == ("solved", "certified", "exact")
+    assert [len(told[name]) for name in "krl"] == [3, 3, 3]
+    assert [told[name][2] for name in "krl"] == [0, 0, 0]
+    assert told["excluded"][0].keys() == {"client", "why", "needs"}
+    assert told["excluded"][0]["client"] == 2
+    assert told["excluded"][0]["needs"] == pytest.approx(32 * 8e6 * 50692 / 61706 / 1e8)
+    assert told["lower_bound"] <= told["objective"]
+    assert 0 <= told["relative_gap"] <= 1e-6
+
+
+@pytest.mark.parametrize("solver", ["dca", "equal", "fixed", "fastest", "random"])
+def test_every_solver_answers_and_is_measured_against_the_bound(
+    leanfed: Leanfed, problem_file: Path, solver: str
+) -> None:
+    told = json.loads(leanfed("plan", problem_file, "--solver", solver, "--payload", "paper", "--json").stdout)
+    assert (told["solver"], told["payload"]) == (solver, "paper")
+    assert told["relative_gap"] >= 0
+
+
+def test_the_aim_of_fixed_rates_can_be_chosen(leanfed: Leanfed) -> None:
+    plan = ("plan", "--fleet", "paper", "--clients", "2", "--solver", "fixed", "--json")
+    assert json.loads(leanfed(*plan, "--k", "0.25", "--r", "1").stdout)["k"] == [0.25, 0.25]
+
+
+def test_the_table_says_who_is_out_and_what_bandwidth_is_worth(leanfed: Leanfed, problem_file: Path) -> None:
+    done = leanfed("plan", problem_file)
+    assert done.returncode == 0
+    assert "2 of 3 take part" in done.stdout
+    assert "client 2: deadline_s 0.8 s is below the 2.103 s" in done.stdout
+    assert "per MHz" in done.stdout
+
+
+def test_what_if_solves_once_per_value(leanfed: Leanfed, problem_file: Path) -> None:
+    rows = json.loads(leanfed("plan", problem_file, "--what-if", "bandwidth_hz=1e5,1e6", "--json").stdout)
+    assert [row["bandwidth_hz"] for row in rows] == [1e5, 1e6]
+    assert rows[1]["objective"] < rows[0]["objective"]
+    assert {"objective", "relative_gap", "mean_k", "mean_r", "excluded", "starved", "seconds"} <= rows[0].keys()
+    shown = leanfed("plan", problem_file, "--what-if", "deadline_s=0.001,3,null")
+    assert shown.returncode == 0
+    assert "infeasible" in shown.stdout
+    assert "no limit" in shown.stdout
+    counts = json.loads(leanfed("plan", "--fleet", "paper", "--what-if", "clients=3,30", "--json").stdout)
+    assert [row["clients"] for row in counts] == [3, 30]
+    energy = json.loads(leanfed("plan", problem_file, "--what-if", "energy_budget_j=0.05,0.3", "--json").stdout)
+    assert [row["excluded"] for row in energy] == [2, 1]
+
+
+def test_a_fleet_becomes_a_problem_that_can_be_saved_drawn_and_solved_again(leanfed: Leanfed, tmp_path: Path) -> None:
+    made = ("plan", "--fleet", "paper", "--clients", "6", "--seed", "4", "--set", "bandwidth_hz=5e5", "--json")
+    done = leanfed(*made, "--save", "made/problem.json", "--picture", "made/cell.png")
+    assert done.returncode == 0, done.stderr
+    again = json.loads(leanfed("plan", "made/problem.json", "--json").stdout)
+    told = json.loads(done.stdout)
+    assert {**told, "seconds": 0} == {**again, "seconds": 0}
+    assert (tmp_path / "made/cell.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_measured_fleet_is_planned_and_drawn_over_its_gains(leanfed: Leanfed, tmp_path: Path) -> None:
+    write_fleet(tmp_path / "fleet.parquet", [SampledFleet(FleetSettings(devices=5)).state(0)])
+    plan = ("plan", "--fleet", "fleet.parquet", "--model", "resnet18", "--clients", "4")
+    done = leanfed(*plan, "--set", "cpu_hz=[1e9, 1e9, 1e9, 1e6]", "--picture", "cell.png")
+    assert done.returncode == 0, done.stderr
+    assert "3 of 4 take part" in done.stdout
+    assert "picture: cell.png" in done.stdout
+    assert (tmp_path / "cell.png").stat().st_size > 10_000
+
+
+def test_nobody_able_exits_with_3_and_says_so(leanfed: Leanfed, problem_file: Path) -> None:
+    done = leanfed("plan", problem_file, "--set", "deadline_s=1e-3", "--json")
+    assert done.returncode == 3
+    told = json.loads(done.stdout)
+    assert (told["status"], told["objective"], len(told["excluded"])) == ("infeasible", None, 3)
+    shown = leanfed("plan", problem_file, "--set", "deadline_s=1e-3")
+    assert shown.returncode == 3
+    assert "infeasible: no client can take part" in shown.stdout
+    assert leanfed("plan", problem_file, "--what-if", "deadline_s=1e-3,1e-4").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cpu_hz": [1e9, -2, 1e9]}, "cpu_hz of client 1 is -2"),
+        ({"channel_gain": [1e-10, 1e-10, "strong"]}, "channel_gain of client 2 is 'strong'"),
+        ({"power_w": [0.1, 0.1]}, "power_w has 2 values for 3 clients"),
+        ({"bandwith_hz": 1e7}, "did you mean 'bandwidth_hz'"),
+        ({"weights": []}, "channel_gain has 3 values for 0 clients"),
+    ],
+)
+def test_a_bad_field_exits_with_2_and_names_client_and_field(
+    leanfed: Leanfed, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    (tmp_path / "bad.json").write_text(json.dumps({**PROBLEM, **changes}))
+    done = leanfed("plan", "bad.json", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "neither is given"),
+        (["problem.json", "--fleet", "paper"], "both are given"),
+        (["none.json"], "Cannot read none.json"),
+        (["problem.json", "--solver", "certifed"], "did you mean 'certified'"),
+        (["problem.json", "--payload", "exakt"], "did you mean 'exact'"),
+        (["problem.json", "--what-if", "tau=1"], "Unknown field 'tau'"),
+        (["problem.json", "--what-if", "clients=9"], "ask for 1 to 3"),
+        (["problem.json", "--what-if", "clients=2", "--picture", "x.png"], "Leave them out"),
+        (["--fleet", "none.csv"], "Cannot read none.csv"),
+        (["--fleet", "somewhere"], "give 'paper', or a file"),
+    ],
+)
+def test_a_call_that_cannot_be_used_exits_with_2(
+    leanfed: Leanfed, problem_file: Path, arguments: list[str], message: str
+) -> None:
+    done = leanfed("plan", *arguments)
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_bench_codec_prints_rows_with_the_agreed_keys(leanfed: Leanfed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_bench, "CASES", ((1_000, 0.1), (1_000, 0.5)))
+    rows = json.loads(leanfed("bench", "codec", "--json").stdout)
+    assert [row["k"] for row in rows] == [0.1, 0.5]
+    assert list(rows[0]) == ["d", "k", "exact_bits", "coded_bits", "overhead", "encode_ms", "decode_ms"]
+    assert "overhead" in leanfed("bench", "codec").stdout
+
+
+def test_bench_plan_prints_rows_per_solver(leanfed: Leanfed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plan_bench.plan_rows.__kwdefaults__, "clients", (10,))
+    rows = json.loads(leanfed("bench", "plan", "--seeds", "1", "--no-dca", "--json").stdout)
+    assert {row["clients"] for row in rows} == {10}
+    assert {"solver", "clients", "seconds", "max_seconds"} <= rows[0].keys()
+    assert "max seconds" in leanfed("bench", "plan", "--clients", "5", "--seeds", "1", "--no-dca").stdout
+
+
+def test_bench_engine_passes_its_options_on(leanfed: Leanfed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(clients: int, model: str, threads: int | None) -> dict[str, object]:
+        return {"clients": clients, "model": model, "threads": threads, "round_s": 0.1, "peak_extra_mib": float("nan")}
+
+    monkeypatch.setattr(engine_bench, "engine_bench", measured)
+    told = json.loads(leanfed("bench", "engine", "--clients", "7", "--threads", "1", "--json").stdout)
+    assert told == {"clients": 7, "model": "lenet5", "threads": 1, "round_s": 0.1, "peak_extra_mib": None}
+    assert "peak extra mib" in leanfed("bench", "engine").stdout
