@@ -127,16 +127,16 @@ def _duration(seconds: float) -> str:
 def show_what_if(field: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """One row per value of the question."""
     table = _slim_table(f"what if {field} changes")
-    for heading in (field, "objective", "gap", "mean k", "mean r", "excluded", "starved", "seconds"):
+    for heading in (field, "objective", "gap", "mean k", "mean r", "excluded", "starved", "ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         value = "no limit" if row[field] is None else f"{row[field]:,}" if field == "clients" else f"{row[field]:g}"
         if row["objective"] is None:
-            table.add_row(value, str(row["status"]), *"-" * 3, str(row["excluded"]), "-", f"{row['seconds']:.4f}")
+            table.add_row(value, str(row["status"]), *"-" * 3, str(row["excluded"]), "-", f"{1e3 * row['seconds']:.3g}")
             continue
         gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
         numbers = (f"{row['objective']:.6g}", gap, f"{row['mean_k']:.3f}", f"{row['mean_r']:.3f}")
-        table.add_row(value, *numbers, str(row["excluded"]), str(row["starved"]), f"{row['seconds']:.4f}")
+        table.add_row(value, *numbers, str(row["excluded"]), str(row["starved"]), f"{1e3 * row['seconds']:.3g}")
     screen.print(table)
 
 
@@ -169,11 +169,13 @@ def show_rows(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> N
         typer.echo(json.dumps([{name: _finite(value) for name, value in row.items()} for row in rows]))
         return
     headings = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(title=title)
+    same = [name for name in headings if len(rows) > 1 and len({row.get(name) for row in rows}) == 1]
+    table = _slim_table(title + "".join(f", {name} {_cell_text(rows[0][name])}" for name in same))
     for heading in headings:
-        table.add_column(heading.replace("_", " "), justify="right")
+        if heading not in same:
+            table.add_column(heading.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(*(_cell_text(row.get(heading)) for heading in headings))
+        table.add_row(*(_cell_text(row.get(heading)) for heading in headings if heading not in same))
     screen.print(table)
 
 
@@ -198,4 +200,4 @@ def _cell_text(value: Any) -> str:
         return "-"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
