@@ -105,7 +105,7 @@ def run(
         return
     if out is None:
         raise InputError("A run needs a folder to write to. Add --out DIR, for example --out runs/first.")
-    for note in settings.algorithm.notes():
+    for note in settings.notes():
         notices.print(f"[yellow]note:[/yellow] {note}")
     with round_progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
         done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen)

@@ -49,6 +49,19 @@ def test_the_same_seed_gives_the_same_bits(name: str, world_of: WorldOf) -> None
 
 
 @EVERY
+def test_a_job_begins_at_the_weights_the_method_says(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name]())
+    algorithm, model, server, state = world.algorithm, world.new_model(), start(world).server, start(world).clients[1]
+    for number in range(2):  # twice, so that memories are in play
+        job = world.job(1, number, 0.5, 0.5)
+        weights = algorithm.trained_weights(server.shared, state, job, model)
+        batch = next(iter(world.job(1, number, 0.5, 0.5).batches))
+        update = algorithm.client_update(server.shared, state, job, model)
+        assert model.loss_and_gradient(weights, batch.inputs, batch.labels)[0] == pytest.approx(update.loss)
+        state = update.client
+
+
+@EVERY
 def test_inputs_are_left_untouched(name: str, world_of: WorldOf) -> None:
     world = world_of(ALGORITHMS[name]())
     algorithm = world.algorithm

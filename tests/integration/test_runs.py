@@ -54,6 +54,38 @@ def test_a_resumed_run_equals_an_unbroken_one(settings: Settings, tmp_path: Path
     assert resumed.rounds.equals(whole.rounds)
 
 
+def with_theory(settings: Settings) -> Settings:
+    values = settings.resolved()
+    return Settings.from_values(
+        {**values, "training": {"momentum": 0.0}, "theory": {"every": 2, "probes": 2, "samples": 20}}
+    )
+
+
+def test_a_resumed_run_that_measures_the_theory_equals_an_unbroken_one(settings: Settings, tmp_path: Path) -> None:
+    measuring = with_theory(settings)
+    whole = package.run(measuring, tmp_path / "whole")
+    with pytest.raises(Stop):
+        package.run(measuring, tmp_path / "broken", listen=stop_after(3))
+    resumed = package.resume(tmp_path / "broken")
+    assert resumed.summary["sha256"] == whole.summary["sha256"]
+    assert resumed.rounds.equals(whole.rounds)
+    assert package.run(measuring).rounds.equals(whole.rounds)
+    measured = whole.rounds.filter(pl.col("gradient_norm_sq").is_not_null())
+    assert measured["round"].to_list() == [0, 2, 4]
+    assert (measured["bound_corrected"] > measured["gradient_norm_sq_mean"]).all()
+    assert whole.summary["bound_corrected"] == measured["bound_corrected"][-1]
+
+
+def test_measuring_the_theory_leaves_the_training_alone(settings: Settings, tmp_path: Path) -> None:
+    measuring = with_theory(settings)
+    values = measuring.resolved()
+    plain = package.run(Settings.from_values({**values, "theory": {"every": 0}}), tmp_path / "plain")
+    probed = package.run(measuring, tmp_path / "probed")
+    assert "gradient_norm_sq" not in plain.rounds.columns
+    for file in ("weights.safetensors", "clients.parquet"):
+        assert plain.summary["sha256"][file] == probed.summary["sha256"][file]
+
+
 @pytest.mark.parametrize("every", [2, 4, 100])
 def test_the_checkpoint_interval_does_not_change_the_result(settings: Settings, tmp_path: Path, every: int) -> None:
     often = package.run(settings, tmp_path / "often")

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "tasks": VOCABULARY,
     "compression": VOCABULARY,
     "wireless": VOCABULARY,
-    "theory": VOCABULARY,
+    "theory": VOCABULARY | {"tasks"},
     "charts": VOCABULARY,
     "allocation": VOCABULARY | {"theory", "wireless"},
     "algorithms": VOCABULARY | {"tasks", "compression"},
@@ -34,7 +34,11 @@ VOCABULARY_MAY_IMPORT = {
     "files": {"errors"},
     "results": {"errors", "files"},
 }
-LIGHT = ["leanfed", "leanfed.results", "leanfed.charts.curves", "leanfed.wireless", "leanfed.allocation", "leanfed.cli"]
+LIGHT = [
+    *("leanfed", "leanfed.results", "leanfed.wireless", "leanfed.allocation", "leanfed.cli", "leanfed.display_plan"),
+    *("leanfed.charts.curves", "leanfed.charts.cell", "leanfed.theory.bound", "leanfed.theory.recorded"),
+    *("leanfed.allocation.bench", "leanfed.allocation.what_if", "leanfed.allocation.energy"),
+]
 
 
 def imported_rooms(file: Path) -> set[str]:

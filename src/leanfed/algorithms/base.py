@@ -156,6 +156,10 @@ class Algorithm(Section):
         gradient = weighted_mean(len(server.shared), uploads)
         return descend(server, gradient, training, round_number)
 
+    def trained_weights(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> Tensor:
+        """The model that a job's first gradient is taken at: [shared | private], pruned where the method prunes."""
+        return torch.cat([shared, client.private])
+
     def personal_weights(self, server: ServerState, client: ClientState, model: FlatModel) -> Tensor:
         """The model that a client uses: [shared | private]."""
         return torch.cat([server.shared, client.private])

@@ -112,6 +112,10 @@ class FedAvgP(Algorithm):
         positions = torch.nonzero(mask).flatten()
         return ClientUpdate(Upload(len(shared), run.gradient[positions], positions), client, run.loss, run.samples)
 
+    def trained_weights(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> Tensor:
+        """The pruned model."""
+        return shared * _global_mask(shared, job.r)
+
     def personal_weights(self, server: ServerState, client: ClientState, model: FlatModel) -> Tensor:
         """The pruned model, as it is trained."""
         return server.shared * _global_mask(server.shared, self.r)

@@ -67,7 +67,7 @@ class FedMask(Algorithm):
     def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
         """Take over the means, step the scores straight through the mask, upload its bits."""
         frozen = frozen_weights(model)
-        scores = self.heard(shared, client.private) if job.round else client.private.clone()
+        scores = self._first_scores(shared, client, job)
         losses, samples = [], 0
         for batch in job.batches:
             loss, gradient = model.loss_and_gradient(masked_weights(frozen, scores), batch.inputs, batch.labels)
@@ -85,9 +85,17 @@ class FedMask(Algorithm):
         votes = ((gamma, Upload(bits.size, bits.values.to(server.shared.dtype))) for gamma, bits in uploads)
         return ServerState(weighted_mean(len(server.shared), votes))
 
+    def trained_weights(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> Tensor:
+        """The frozen weights under the mask that the job begins with."""
+        return masked_weights(frozen_weights(model), self._first_scores(shared, client, job))
+
     def personal_weights(self, server: ServerState, client: ClientState, model: FlatModel) -> Tensor:
         """The frozen weights under the client's own mask."""
         return masked_weights(frozen_weights(model), client.private)
+
+    def _first_scores(self, shared: Tensor, client: ClientState, job: Job) -> Tensor:
+        """What the client has heard; its own scores before anybody has voted."""
+        return self.heard(shared, client.private) if job.round else client.private.clone()
 
     def heard(self, mean: Tensor, own: Tensor) -> Tensor:
         """Where the client uses an entry: the score whose sigmoid is the mean; elsewhere its own score."""

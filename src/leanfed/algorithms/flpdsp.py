@@ -68,6 +68,10 @@ class Flpdsp(Algorithm):
         memory = self._remember(run, residual, len(shared))
         return ClientUpdate(upload, ClientState(run.private, memory), run.loss, run.samples)
 
+    def trained_weights(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> Tensor:
+        """The base and the pruned head, w-hat of Eq. (3)."""
+        return torch.cat([shared, client.private * self._head_mask(client, job)])
+
     def _head_mask(self, client: ClientState, job: Job) -> Tensor:
         """The pruning indicator as zeros and ones, (d_P,)."""
         last = client.memory.get("head_gradient")

@@ -26,6 +26,7 @@ from leanfed.simulation.engine import Engine
 from leanfed.simulation.rounds import Progress, RoundRecord, play, start
 from leanfed.simulation.world import World
 from leanfed.tasks.task import Task, build_task
+from leanfed.theory.recorded import with_bounds
 
 Listener = Callable[[RoundRecord], None]
 WIRE_TYPES = {32: "float32", 16: "float16"}  # value width -> how the codec sends it
@@ -72,7 +73,7 @@ def run(
         write_json(folder.environment, environment())
         write_json(folder.settings, settings.resolved())
         folder.log("start")
-        for note in settings.algorithm.notes():
+        for note in settings.notes():
             folder.log("note", text=note)
         return _play_in_folder(settings, world, folder, listen)
 
@@ -155,7 +156,15 @@ def _one_torch_thread() -> Iterator[None]:
 def _rounds(settings: Settings, world: World, engine: Engine, progress: Progress) -> Iterator[RoundRecord]:
     """The rounds that are left, charged by the settings' radio."""
     accountant = Accountant(settings.radio, world)
-    return play(world, engine, accountant, progress, rounds=settings.rounds, evaluation=settings.evaluation)
+    return play(
+        world,
+        engine,
+        accountant,
+        progress,
+        rounds=settings.rounds,
+        evaluation=settings.evaluation,
+        theory=settings.theory,
+    )
 
 
 def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
@@ -168,7 +177,7 @@ def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
             rounds.append(record.rounds)
             clients.append(record.clients)
             listen(record)
-    table = pl.concat(rounds)
+    table = _with_theory(settings, pl.concat(rounds))
     return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
 
 
@@ -203,6 +212,7 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
 def _finish(settings: Settings, world: World, folder: RunFolder, checkpoints: Checkpoints, progress: Progress) -> Run:
     """Write the tables, the weights and, last, the summary."""
     tables = checkpoints.tables()
+    tables = {**tables, "rounds": _with_theory(settings, tables["rounds"])}
     for name, table in tables.items():
         write_table(folder.table(name), table)
     write_weights(folder.weights, progress)
@@ -211,6 +221,11 @@ def _finish(settings: Settings, world: World, folder: RunFolder, checkpoints: Ch
     write_summary(folder, summary)
     folder.log("finish", accuracy=summary["accuracy"])
     return Run(settings, summary, tables["rounds"], tables["clients"], folder.path)
+
+
+def _with_theory(settings: Settings, rounds: pl.DataFrame) -> pl.DataFrame:
+    """The bound of Theorem 1 beside what was measured, where anything was."""
+    return with_bounds(rounds) if settings.theory.every else rounds
 
 
 def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[str, Any]:
@@ -236,4 +251,11 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         "energy_j": float(rounds["energy_j"].sum()),
         "upload_bits": float(rounds["upload_bits"].sum()),
         "flops": float(rounds["flops"].sum()),
+        **(_last_bounds(rounds) if settings.theory.every else {}),
     }
+
+
+def _last_bounds(rounds: pl.DataFrame) -> dict[str, Any]:
+    """What Theorem 1 said at its last measurement."""
+    names = ("gradient_norm_sq_mean", "bound_corrected", "bound_paper")
+    return rounds.filter(pl.col("gradient_norm_sq").is_not_null()).select(names).row(-1, named=True)

@@ -46,7 +46,7 @@ def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
         ),
         "checkpoint_bytes": state_bytes,
         "folder_bytes": 2 * state_bytes + ROW_BYTES * len(plan.participants) * settings.rounds,
-        "notes": list(settings.algorithm.notes()),
+        "notes": list(settings.notes()),
     }
 
 

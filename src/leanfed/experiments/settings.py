@@ -20,6 +20,7 @@ from leanfed.files import explained
 from leanfed.records import Section
 from leanfed.simulation.costs import RadioSettings
 from leanfed.simulation.evaluation import EvaluationSettings
+from leanfed.simulation.probing import TheorySettings, why_no_bound
 from leanfed.simulation.world import Participation
 from leanfed.tasks.task import TaskSettings
 
@@ -69,6 +70,8 @@ class Settings(Section):
     """What rounds cost."""
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     """When to evaluate."""
+    theory: TheorySettings = Field(default_factory=TheorySettings)
+    """Whether to measure what Theorem 1 speaks of."""
     run: RunSettings = Field(default_factory=RunSettings)
     """How the run is carried out."""
 
@@ -95,6 +98,12 @@ class Settings(Section):
         for override in overrides:
             set_value(values, override)
         return cls.from_values(values, str(path), text)
+
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of these settings before a run."""
+        reason = why_no_bound(self.algorithm, self.training) if self.theory.every else None
+        theory = () if reason is None else (f"the gradient norm is recorded without Theorem 1's bound: {reason}.",)
+        return (*self.algorithm.notes(), *theory)
 
     def resolved(self) -> dict[str, Any]:
         """Every value, defaults included, as JSON can hold it."""

@@ -16,6 +16,7 @@ from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import Engine, RoundOutcome
 from leanfed.simulation.evaluation import Evaluation, EvaluationSettings
+from leanfed.simulation.probing import Prober, TheorySettings
 from leanfed.simulation.world import World
 
 
@@ -52,10 +53,13 @@ def play(
     *,
     rounds: int,
     evaluation: EvaluationSettings,
+    theory: TheorySettings,
 ) -> Iterator[RoundRecord]:
     """Run the rounds that are left."""
+    prober = Prober(theory, world, engine.model)
     for number in range(progress.round, rounds):
         plan = world.plan(number)
+        probed = prober.row(progress.server, progress.clients, plan)
         began = time.perf_counter()
         outcome = engine.run_round(progress.server, progress.clients, plan)
         trained = time.perf_counter()
@@ -64,7 +68,7 @@ def play(
         tested = engine.evaluate(progress.server, progress.clients) if due else None
         seconds = {"train": trained - began, "test": time.perf_counter() - trained}
         bill = accountant.bill(plan, outcome)
-        row = {**_round_row(world, plan, outcome, tested), **bill.round_row()}
+        row = {**_round_row(world, plan, outcome, tested), **bill.round_row(), **probed}
         columns = {**_client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
         yield RoundRecord(
             progress, row, _frame({name: [value] for name, value in row.items()}), _frame(columns), seconds
