@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from leanfed.allocation import bench as plan_bench
+from leanfed.allocation.problem import Problem
 from leanfed.compression import bench as codec_bench
+from leanfed.experiments.settings import Settings
 from leanfed.simulation import bench as engine_bench
 from leanfed.wireless.fleet import FleetSettings, SampledFleet
 from leanfed.wireless.fleet_file import write_fleet
 from tests.integration.conftest import Leanfed
 
+PAGE = (Path(__file__).resolve().parents[2] / "docs/planner.md").read_text()
 KEYS = ["status", "objective", "lower_bound", "relative_gap", "k", "r", "l", "price", "excluded", "starved"]
 KEYS += ["seconds", "solver", "payload"]
 PROBLEM = {
@@ -195,3 +201,35 @@ def test_bench_engine_passes_its_options_on(leanfed: Leanfed, monkeypatch: pytes
     told = json.loads(leanfed("bench", "engine", "--clients", "7", "--threads", "1", "--json").stdout)
     assert told == {"clients": 7, "model": "lenet5", "threads": 1, "round_s": 0.1, "peak_extra_mib": None}
     assert "peak extra mib" in leanfed("bench", "engine").stdout
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of the page in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_commands_of_the_page_run_and_print_what_it_shows(leanfed: Leanfed, tmp_path: Path) -> None:
+    (tmp_path / "problem.json").write_text(blocks("json")[0])
+    commands = [line for block in blocks("sh") for line in block.splitlines()]
+    assert len(commands) >= 10
+    printed = {}
+    for command in commands:
+        done = leanfed(*shlex.split(command)[1:])
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        printed[command] = {_steady(line) for line in done.stdout.splitlines()}
+    assert {_steady(line) for line in blocks("text")[0].splitlines()} <= printed["leanfed plan problem.json"]
+
+
+def _steady(line: str) -> str:
+    """A line without what differs between machines: the time, and the last digits of the bound."""
+    return re.sub(r"solved in \S+ m?s|; no plan is below .*", "", line.rstrip())
+
+
+def test_the_page_lists_every_field() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert sorted(listed) == sorted(field.name for field in fields(Problem))
+
+
+def test_the_theory_settings_of_the_page_are_settings(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(blocks("toml")[0])
+    assert Settings.from_toml(tmp_path / "run.toml").theory.every == 10
