@@ -155,15 +155,15 @@ def plan(
     ] = None,
     model: Annotated[str, typer.Option(help="Sizes and limits that go with --fleet: lenet5 or resnet18.")] = "lenet5",
     clients: Annotated[int | None, typer.Option(min=1, help="Take only (or draw) so many clients.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the paper's fleet and of the random solver.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the paper's fleet and of the random solver.")] = 0,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change one field of the problem, for example --set k_min=0.05")
     ] = None,
     what_if: Annotated[
         str | None, typer.Option(help="Solve once per value, for example bandwidth_hz=5e6,1e7 or clients=50,100")
     ] = None,
-    k: Annotated[float, typer.Option(min=0, max=1, help="What the solvers fixed and fastest aim at.")] = 0.5,
-    r: Annotated[float, typer.Option(min=0, max=1, help="What the solvers fixed and fastest aim at.")] = 0.5,
+    k: Annotated[float, typer.Option(min=0, max=1, help="The k that fixed and fastest aim at.")] = 0.5,
+    r: Annotated[float, typer.Option(min=0, max=1, help="The r that fixed and fastest aim at.")] = 0.5,
     save: Annotated[Path | None, typer.Option(help="Write the problem that was solved to this file.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw k, r and the shares over the cell (PNG).")] = None,
     everyone: Annotated[bool, typer.Option("--all", help="Show every client, however many there are.")] = False,

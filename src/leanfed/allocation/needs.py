@@ -38,5 +38,5 @@ def _need(one: Problem, payload: str) -> str:
         return f"even the whole band is not enough for k = {STARVED_BELOW:g}; needs {' and '.join(wants)}"
     window_s = min(one.deadline_s[0] - compute_s, (one.energy_budget_j[0] - compute_j) / one.power_w[0])
     share = 0.0 if np.isinf(window_s) else float(share_of(upload_bits / window_s, one.bandwidth_hz, one.snr)[0])
-    where = f"{share:.3%} of the band ({share * one.bandwidth_hz / 1e3:.4g} kHz)"
+    where = f"{100.0 * share:.3g} % of the band ({share * one.bandwidth_hz / 1e3:.4g} kHz)"
     return f"k = {STARVED_BELOW:g} needs {where}, its head at r = {one.r_min[0]:g}"

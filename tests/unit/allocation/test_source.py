@@ -139,7 +139,7 @@ def test_the_share_that_a_starved_client_needs_is_enough_and_no_more() -> None:
         ({"channel_gain": 0.0}, "cannot upload without gain and power"),
         ({"channel_gain": 1e-17}, "even the whole band is not enough for k = 0.01; needs deadline_s"),
         ({"channel_gain": 1e-16, "deadline_s": None}, "needs energy_budget_j"),
-        ({"deadline_s": None, "energy_budget_j": None}, "needs 0.000% of the band"),
+        ({"deadline_s": None, "energy_budget_j": None}, "needs 0 % of the band"),
     ],
 )
 def test_a_starved_client_is_told_what_stands_in_its_way(changes: dict[str, object], message: str) -> None:
