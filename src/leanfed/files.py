@@ -26,10 +26,12 @@ def explained(path: Path, action: str = "write") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(
-            f"Cannot {action} {path}: {error.strerror or error}. "
-            "Free some space, fix the permissions or choose another folder; nothing that was complete is lost."
-        ) from error
+        advice = (
+            "Check the path and its permissions."
+            if action == "read"
+            else "Free some space, fix the permissions or choose another folder; nothing that was complete is lost."
+        )
+        raise StorageError(f"Cannot {action} {path}: {error.strerror or error}. {advice}") from error
 
 
 def make_folder(path: Path) -> Path:
