@@ -49,6 +49,8 @@ def draw_cell(path: Path, picture: CellPicture) -> None:
     for place, (name, label) in zip(axes, PANELS, strict=True):
         points = _draw(place, picture, getattr(picture, name))
         place.set(xlabel=picture.place_label, ylabel=label)
+        if name != "share":  # a rate is read on its whole range, also where all clients have the same
+            place.set_ylim(-0.04, 1.04)
     figure.colorbar(points, ax=axes, label="CPU [GHz]", pad=0.01)
     figure.suptitle(picture.title)
     handles, labels = axes[0].get_legend_handles_labels()
