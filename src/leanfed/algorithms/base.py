@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from leanfed.errors import SettingsError
-from leanfed.records import Floats, Section
+from leanfed.records import Floats, Ints, Section, kept_counts
 from leanfed.registry import Registry
 from leanfed.tasks.split import FlatModel, Split
 from leanfed.tasks.task import Batch, Task
@@ -136,6 +136,10 @@ class Algorithm(Section):
     def computed_share(self, split: Split, r: Floats) -> Floats:
         """Share of the model's weights that takes part in a client's computation at keep rate r."""
         return np.ones_like(r)
+
+    def entries(self, split: Split, k: Floats, r: Floats) -> Ints:
+        """How many values clients upload at these keep rates, known before they train."""
+        return kept_counts(k, split.shared_size)
 
     def start_server(self, task: Task) -> ServerState:
         """The state before the first round."""

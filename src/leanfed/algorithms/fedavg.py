@@ -23,7 +23,7 @@ from leanfed.algorithms.flpdsp import sparse_upload
 from leanfed.algorithms.local import local_steps
 from leanfed.compression.prune import Pruning, keep_mask
 from leanfed.compression.sparsify import Sparsification
-from leanfed.records import Floats
+from leanfed.records import Floats, Ints, kept_counts
 from leanfed.streams import stream
 from leanfed.tasks.split import FlatModel, Split
 
@@ -100,6 +100,10 @@ class FedAvgP(Algorithm):
     def computed_share(self, split: Split, r: Floats) -> Floats:
         """The share of the weights that survive."""
         return r
+
+    def entries(self, split: Split, k: Floats, r: Floats) -> Ints:
+        """The surviving weights' gradients travel."""
+        return kept_counts(r, split.shared_size)
 
     def rates(self, clients: int) -> tuple[Floats, Floats]:
         """r for every client; what is left of the gradient travels whole."""

@@ -13,6 +13,7 @@ from leanfed.allocation import rules
 from leanfed.allocation.certified import solve_certified
 from leanfed.allocation.curves import PAYLOADS
 from leanfed.allocation.limits import plan_cost
+from leanfed.allocation.pace import solve_pace
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution, Status, scale_of
 from leanfed.errors import InputError, nearest
@@ -37,6 +38,7 @@ allocator("equal")(rules.equal_shares)
 allocator("fixed")(rules.fixed_rates)
 allocator("fastest")(rules.fastest_rates)
 allocator("random")(rules.random_search)
+allocator("pace")(solve_pace)
 
 
 @allocator("dca")

@@ -23,6 +23,7 @@ from leanfed.simulation.checkpoint import Checkpoints, write_weights
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import Engine
+from leanfed.simulation.planning import Planner
 from leanfed.simulation.rounds import Progress, RoundRecord, play, start
 from leanfed.simulation.world import World
 from leanfed.tasks.task import Task, build_task
@@ -100,10 +101,14 @@ def build_world(settings: Settings, data_dir: str | Path | None = None) -> World
     """The task and method of the settings."""
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
     world = World(task, settings.algorithm, settings.training, settings.participation)
-    # Refuse rates, cohorts or devices that do not fit the clients now, not in the first round.
-    world.plan(0)
-    Accountant(settings.radio, world)
+    # Refuse rates, cohorts, devices or limits that do not fit the clients now, not in the first round.
+    planner_of(settings, world).plan(0)
     return world
+
+
+def planner_of(settings: Settings, world: World) -> Planner:
+    """What plans the rounds, over the fleet and payload that they are charged for."""
+    return Planner(settings.allocation, Accountant(settings.radio, world))
 
 
 def engine_of(settings: Settings, world: World) -> Engine:
@@ -155,11 +160,12 @@ def _one_torch_thread() -> Iterator[None]:
 
 def _rounds(settings: Settings, world: World, engine: Engine, progress: Progress) -> Iterator[RoundRecord]:
     """The rounds that are left, charged by the settings' radio."""
-    accountant = Accountant(settings.radio, world)
+    planner = planner_of(settings, world)
     return play(
         world,
         engine,
-        accountant,
+        planner.accountant,
+        planner,
         progress,
         rounds=settings.rounds,
         evaluation=settings.evaluation,
@@ -198,6 +204,14 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
             if progress.round % settings.run.checkpoint_every == 0 or progress.round == settings.rounds:
                 checkpoints.save(progress, pl.concat(rounds), pl.concat(clients))
                 rounds, clients = [], []
+            if record.planned.reasons:
+                folder.log(
+                    "plan",
+                    round=progress.round - 1,
+                    seconds=round(record.planned.seconds, 6),
+                    participants=len(record.planned.plan.participants),
+                    **record.planned.reasons,
+                )
             spent = {"total": -clock + (clock := time.perf_counter()), **record.seconds}
             folder.log(
                 "round",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from leanfed.experiments.build import build_world, engine_of
+from leanfed.experiments.build import build_world, engine_of, planner_of
 from leanfed.experiments.settings import Settings
 from leanfed.records import RoundPlan
 from leanfed.simulation.rounds import start
@@ -20,7 +20,7 @@ TRIED = 20  # participants of the trial round
 def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
     """What would run, how long and how big; some clients train and everybody is evaluated once to find out."""
     world = build_world(settings, data_dir)
-    engine, progress, plan = engine_of(settings, world), start(world), world.plan(0)
+    engine, progress, plan = engine_of(settings, world), start(world), planner_of(settings, world).plan(0).plan
     few = _first(plan, TRIED)
     engine.run_round(progress.server, progress.clients, few)  # compiles, fills caches
     round_s = _seconds(lambda: engine.run_round(progress.server, progress.clients, few))

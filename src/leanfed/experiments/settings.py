@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 import leanfed.algorithms  # noqa: F401  (registers the methods)
@@ -20,6 +20,7 @@ from leanfed.files import explained
 from leanfed.records import Section
 from leanfed.simulation.costs import RadioSettings
 from leanfed.simulation.evaluation import EvaluationSettings
+from leanfed.simulation.planning import AllocationSettings
 from leanfed.simulation.probing import TheorySettings, why_no_bound
 from leanfed.simulation.world import Participation
 from leanfed.tasks.task import TaskSettings
@@ -64,7 +65,11 @@ class Settings(Section):
     """How a client trains."""
     participation: Participation = Field(default_factory=Participation)
     """Who takes part."""
-    algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(_algorithm)] = Field(default_factory=Flpdsp)
+    allocation: AllocationSettings = Field(default_factory=AllocationSettings)
+    """Who decides on keep rates and bandwidth."""
+    algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(_algorithm)] = Field(
+        default_factory=Flpdsp, validate_default=True
+    )
     """The method and its own settings."""
     radio: RadioSettings = Field(default_factory=RadioSettings)
     """What rounds cost."""
@@ -74,6 +79,12 @@ class Settings(Section):
     """Whether to measure what Theorem 1 speaks of."""
     run: RunSettings = Field(default_factory=RunSettings)
     """How the run is carried out."""
+
+    @field_validator("algorithm")
+    @classmethod
+    def _as_the_rule_needs_it(cls, value: Algorithm, info: ValidationInfo) -> Algorithm:
+        allocation = info.data.get("allocation")  # absent where it was refused itself
+        return allocation.fitted(value) if isinstance(allocation, AllocationSettings) else value
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], source: str = "settings", text: str = "") -> Settings:

@@ -16,6 +16,7 @@ from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import Engine, RoundOutcome
 from leanfed.simulation.evaluation import Evaluation, EvaluationSettings
+from leanfed.simulation.planning import Planned, Planner
 from leanfed.simulation.probing import Prober, TheorySettings
 from leanfed.simulation.world import World
 
@@ -37,6 +38,7 @@ class RoundRecord:
     row: dict[str, Any]
     rounds: pl.DataFrame  # one row
     clients: pl.DataFrame  # one row per participant
+    planned: Planned
     seconds: dict[str, float]  # where the time went: train, test; not part of the result
 
 
@@ -49,6 +51,7 @@ def play(
     world: World,
     engine: Engine,
     accountant: Accountant,
+    planner: Planner,
     progress: Progress,
     *,
     rounds: int,
@@ -58,7 +61,8 @@ def play(
     """Run the rounds that are left."""
     prober = Prober(theory, world, engine.model)
     for number in range(progress.round, rounds):
-        plan = world.plan(number)
+        planned = planner.plan(number)
+        plan = planned.plan
         probed = prober.row(progress.server, progress.clients, plan)
         began = time.perf_counter()
         outcome = engine.run_round(progress.server, progress.clients, plan)
@@ -71,7 +75,7 @@ def play(
         row = {**_round_row(world, plan, outcome, tested), **bill.round_row(), **probed}
         columns = {**_client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
         yield RoundRecord(
-            progress, row, _frame({name: [value] for name, value in row.items()}), _frame(columns), seconds
+            progress, row, _frame({name: [value] for name, value in row.items()}), _frame(columns), planned, seconds
         )
 
 
@@ -101,6 +105,7 @@ def _client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation |
         "client": clients,
         "k": plan.k,
         "r": plan.r,
+        "share": np.full(len(clients), 1 / len(clients)) if plan.share is None else plan.share,
         "loss": outcome.loss,
         "samples": outcome.samples,
         "entries": outcome.entries,

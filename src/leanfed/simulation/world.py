@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from leanfed.algorithms.base import Algorithm, Job, Training
 from leanfed.errors import SettingsError
-from leanfed.records import RoundPlan, Section
+from leanfed.records import Floats, RoundPlan, Section
 from leanfed.simulation.clients import ClientStore
 from leanfed.streams import stream
 from leanfed.tasks.split import FlatModel, Split
@@ -74,6 +74,12 @@ class World:
         k, r = self.algorithm.rates(self.task.clients)
         chosen = np.array(cohort)
         return RoundPlan(round_number, cohort, k[chosen], r[chosen])
+
+    def samples(self, clients: tuple[int, ...]) -> Floats:
+        """How many samples each of these clients goes through in a round."""
+        if self.training.local_epochs is None:
+            return np.full(len(clients), float(self.training.batch_size * self.training.local_steps))
+        return self.training.local_epochs * self.task.partition.sizes[list(clients)].astype(float)
 
     def job(self, client: int, round_number: int, k: float, r: float) -> Job:
         """One client's part of a plan."""
