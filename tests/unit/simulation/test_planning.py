@@ -41,9 +41,9 @@ def test_the_min_max_split_makes_all_end_together(world_of: WorldOf) -> None:
 
 
 def test_a_form_brings_its_bounds_unless_they_are_set() -> None:
-    plain, fast = AllocationSettings(form="plain"), AllocationSettings(form="fast", k_max=0.05)
+    plain, fast = AllocationSettings(form="plain"), AllocationSettings(form="fast", k_max=0.2)
     assert (plain.k_max, plain.r_min, plain.within_rounds) == (1.0, 0.0, 0)
-    assert (fast.k_min, fast.k_max, fast.within_rounds) == (0.01, 0.05, 10)
+    assert (fast.k_min, fast.k_max, fast.within_rounds) == (0.01, 0.2, 10)
     assert AllocationSettings.model_validate(plain.model_dump()) == plain
 
 
