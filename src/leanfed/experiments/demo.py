@@ -1,4 +1,4 @@
-"""The demonstration: personalised methods against FedAvg on digits that come with the installation."""
+"""The demonstration: FLPDSP-OPT against FedPer and FedAvg on digits that come with the installation."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.experiments.settings import Settings
 from leanfed.simulation.evaluation import EvaluationSettings
+from leanfed.simulation.planning import AllocationSettings
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings
 
-METHODS: dict[str, Algorithm] = {
-    "FLPDSP (k 0.74, r 0.82)": Flpdsp(),
-    "FedPer": FedPer(),
-    "FedAvg": FedAvg(),
+JOINT = AllocationSettings(rule="joint", form="fast")
+METHODS: dict[str, tuple[Algorithm, AllocationSettings]] = {
+    "FLPDSP-OPT": (Flpdsp(), JOINT),
+    "FedPer": (FedPer(), AllocationSettings()),
+    "FedAvg": (FedAvg(), AllocationSettings()),
 }
 
 
 def demo_settings(seed: int, rounds: int) -> list[Settings]:
-    """20 clients with two digits each, the same data and initial weights for every method."""
+    """20 clients with two digits each; the same data, initial weights and devices for every method."""
     partition = PartitionSettings(kind="class", classes_per_client=2, clients=20)
     return [
         Settings(
@@ -30,9 +32,10 @@ def demo_settings(seed: int, rounds: int) -> list[Settings]:
             rounds=rounds,
             task=TaskSettings(dataset="mnist-5k", partition=partition),
             algorithm=algorithm,
+            allocation=allocation,
             evaluation=EvaluationSettings(every=5),
         )
-        for name, algorithm in METHODS.items()
+        for name, (algorithm, allocation) in METHODS.items()
     ]
 
 

@@ -63,8 +63,8 @@ class AllocationSettings(Section):
     r_min: Rate = 0.5
     """Least keep rate of a head (plain and safe 0 as in the paper; fast 0.5, assumed)."""
     within_rounds: int = Field(default=10, ge=0)
-    """Everybody takes part at least once in so many rounds where its own limits allow it (fast 10, estimated on the embedded digits); 0: no
-    such floor (plain and safe)."""
+    """Everybody takes part at least once in so many rounds, where its own limits allow it (fast 10, estimated on the
+    embedded digits); 0: no such floor (plain and safe)."""
     first_k: Rate | None = None
     """k of everybody in round 0, less where it does not fit; None: round 0 is planned as the others are."""
     first_r: Rate | None = None

@@ -1,0 +1,100 @@
+"""FLPDSP-OPT in the loop: planned, trained, paid for, stopped and gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import leanfed as package
+from leanfed.experiments.settings import Settings
+from leanfed.results import RunFolder
+from leanfed.simulation.rounds import RoundRecord
+from tests.integration.conftest import Leanfed
+
+
+class Stop(Exception):
+    """Stands for whatever ends a run."""
+
+
+def stop_after(rounds: int) -> Callable[[RoundRecord], None]:
+    def listen(record: RoundRecord) -> None:
+        if record.progress.round == rounds:
+            raise Stop
+
+    return listen
+
+
+def joint(settings_file: Path, **allocation: Any) -> Settings:
+    """The small run planned jointly, on devices that stay as they are."""
+    changes = ["allocation.rule=joint", 'radio.fleet.hold=["place", "cpu", "power"]', "participation.fraction=1.0"]
+    return Settings.from_toml(
+        settings_file, [*changes, *(f"allocation.{key}={val}" for key, val in allocation.items())]
+    )
+
+
+@pytest.mark.parametrize(
+    "allocation", [{"form": "plain"}, {"form": "safe", "first_k": 0.3}, {"form": "fast", "within_rounds": 3}], ids=str
+)
+def test_a_resumed_run_equals_an_unbroken_one(allocation: dict[str, Any], settings_file: Path, tmp_path: Path) -> None:
+    settings = joint(settings_file, **allocation)
+    whole = package.run(settings, tmp_path / "whole")
+    for stop, call in ((2, package.run), (5, package.resume)):
+        with pytest.raises(Stop):
+            first = (settings, tmp_path / "broken") if call is package.run else (tmp_path / "broken",)
+            call(*first, listen=stop_after(stop))
+    resumed = package.resume(tmp_path / "broken")
+    assert resumed.summary["sha256"] == whole.summary["sha256"]
+    assert resumed.clients.equals(whole.clients)
+
+
+def test_the_folder_tells_why_each_round_was_planned_so(settings_file: Path, tmp_path: Path) -> None:
+    done = package.run(joint(settings_file, within_rounds=3), tmp_path / "run")
+    plans = [event for event in RunFolder(tmp_path / "run").read_events() if event["event"] == "plan"]
+    assert [event["round"] for event in plans] == list(range(6))
+    slowest = done.clients.with_columns(s=pl.col("communication_s") + pl.col("computation_s"))
+    for event, row in zip(plans, done.rounds.iter_rows(named=True), strict=True):
+        assert event["seconds"] > 0
+        assert event["participants"] == row["participants"] == 6 - len(event["excluded"])
+        assert row["latency_s"] <= event["deadline_s"] * (1 + 1e-9)
+        assert slowest.filter(pl.col("round") == row["round"])["s"].max() == pytest.approx(row["latency_s"])
+        assert {"deadline_s", "k", "participants", "worth_per_s"} <= event["alternatives"][0].keys()
+    assert done.clients.group_by("round").agg(pl.col("share").sum())["share"].max() <= 1 + 1e-9
+
+
+def test_the_settings_say_what_came_with_the_form(settings_file: Path, tmp_path: Path) -> None:
+    package.run(joint(settings_file).model_copy(update={"rounds": 1}), tmp_path / "run")
+    kept = RunFolder(tmp_path / "run").read_settings()
+    assert kept["algorithm"]["prune"]["head_memory"] == "keep"
+    assert kept["allocation"]["k_max"] == 0.05
+
+
+def test_the_demo_plans_its_first_method_and_it_ends_soonest(leanfed: Leanfed, tmp_path: Path) -> None:
+    assert leanfed("demo", "--rounds", "2", "--out", "demo").returncode == 0
+    seconds = {
+        name: RunFolder(tmp_path / "demo" / name).read_table("rounds")["latency_s"].sum()
+        for name in ("flpdsp", "fedper", "fedavg")
+    }
+    assert seconds["flpdsp"] < min(seconds["fedper"], seconds["fedavg"])
+    assert RunFolder(tmp_path / "demo/flpdsp").read_settings()["name"] == "FLPDSP-OPT"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        (["allocation.rule=joint", "allocation.deadline_s=0.001"], 3, "Raise allocation.deadline_s"),
+        (["allocation.rule=joint", "algorithm={name='fedper'}"], 2, "plans k and r of the method 'flpdsp'"),
+        (["allocation.rule=jont"], 2, "'own' or 'joint'"),
+        (["allocation.dedline_s=1.0"], 2, "did you mean 'deadline_s'"),
+    ],
+)
+def test_what_cannot_be_planned_is_explained(
+    changes: list[str], code: int, message: str, leanfed: Leanfed, settings_file: Path
+) -> None:
+    sets = [part for change in changes for part in ("--set", change)]
+    ended = leanfed("run", settings_file, "--out", "x", *sets)
+    assert ended.returncode == code
+    assert message in ended.stderr
