@@ -7,7 +7,7 @@ have done. The participation floor looks back at earlier plans; those are made a
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -83,6 +83,8 @@ class AllocationSettings(Section):
             raise ValueError(f"k_min = {self.k_min} is above k_max = {self.k_max}; lower one or raise the other")
         if self.first_r is not None and self.first_k is None:
             raise ValueError("first_r is given without first_k; give both, or first_k alone")
+        if self.within_rounds and self.form != "fast":
+            raise ValueError(f"within_rounds is a floor of the form 'fast'; leave it out with form = {self.form!r}")
         return self
 
     def fitted(self, algorithm: Algorithm) -> Algorithm:
@@ -128,35 +130,34 @@ class Planner:
 
     def plan(self, number: int) -> Planned:
         """The plan of one round."""
-        began = time.perf_counter()
         if self.settings.rule == "own":
-            return Planned(self._own(number), time.perf_counter() - began, {})
+            return self._own(number)
         if number < self._next:
             self._next, self._absent = 0, np.zeros_like(self._absent)
         for earlier in range(self._next, number if self.settings.within_rounds else 0):
             self._step(earlier)
-        plan, reasons = self._step(number)
-        return Planned(plan, time.perf_counter() - began, reasons)
+        return self._step(number)
 
-    def _step(self, number: int) -> tuple[RoundPlan, dict[str, Any]]:
+    def _step(self, number: int) -> Planned:
         """Plan the next round and count who was absent."""
+        began = time.perf_counter()
         plan, reasons = self._joint(number, self._absent)
         self._absent = self._absent + 1
         self._absent[list(plan.participants)] = 0
         self._next = number + 1
-        return plan, reasons
+        return Planned(plan, time.perf_counter() - began, reasons)
 
-    def _own(self, number: int) -> RoundPlan:
+    def _own(self, number: int) -> Planned:
         """The method's own rates, on even shares or on the fastest split."""
-        plan = self.world.plan(number)
+        began, plan = time.perf_counter(), self.world.plan(number)
         if self.settings.bandwidth == "equal":
-            return plan
+            return Planned(plan, time.perf_counter() - began, {})
         radio, algorithm, split = self.accountant.settings, self.world.algorithm, self.world.split
         entries = algorithm.entries(split, plan.k, plan.r)
         exact, paper = upload_bits(algorithm, split.shared_size, entries, radio.value_bits)
         problem = self._problem(number, plan.participants, computed_share=algorithm.computed_share(split, plan.r))
         shares, _ = fastest_split(problem, exact if radio.payload == "exact" else paper, plan.r)
-        return RoundPlan(number, plan.participants, plan.k, plan.r, shares)
+        return Planned(replace(plan, share=shares), time.perf_counter() - began, {})
 
     def _joint(self, number: int, absent: Ints) -> tuple[RoundPlan, dict[str, Any]]:
         """k, r and shares for everybody who can take part."""
@@ -171,8 +172,9 @@ class Planner:
                 f"No client can take part in round {number}: {solution.excluded[0].why} (client "
                 f"{cohort[solution.excluded[0].client]}). Raise allocation.deadline_s or allocation.energy_budget_j."
             )
-        excluded = [{**entry.to_json(), "client": cohort[entry.client]} for entry in solution.excluded]
-        reasons |= {"solver": solution.solver, "status": str(solution.status), "excluded": excluded}
+        reasons |= {"solver": solution.solver, "status": str(solution.status)}
+        reasons["due"] = [cohort[place] for place in reasons.get("due", ())]
+        reasons["excluded"] = [{**entry.to_json(), "client": cohort[entry.client]} for entry in solution.excluded]
         participants = tuple(cohort[place] for place in taking)
         return RoundPlan(number, participants, solution.k[taking], solution.r[taking], solution.l[taking]), reasons
 

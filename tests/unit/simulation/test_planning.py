@@ -68,9 +68,11 @@ def test_only_flpdsp_can_be_planned_jointly() -> None:
         Settings.from_values({"allocation": {"rule": "joint"}, "algorithm": {"name": "fedper"}})
 
 
-@pytest.mark.parametrize("values", [{"k_min": 0.5, "k_max": 0.1}, {"first_r": 0.5}])
+@pytest.mark.parametrize(
+    "values", [{"k_min": 0.5, "k_max": 0.1}, {"first_r": 0.5}, {"form": "safe", "within_rounds": 4}]
+)
 def test_bounds_that_contradict_each_other_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(SettingsError, match=r"k_max = 0\.1|give both"):
+    with pytest.raises(SettingsError, match=r"k_max = 0\.1|give both|leave it out with form = 'safe'"):
         Settings.from_values({"allocation": {"rule": "joint", **values}})
 
 
@@ -127,4 +129,5 @@ def test_absent_clients_of_a_partial_cohort_are_not_called_in(world_of: WorldOf)
     world = world_of(Flpdsp(), participation={"fraction": 0.4})
     made = planner(world, rule="joint", within_rounds=2)
     for number in range(6):
-        assert set(made.plan(number).plan.participants) <= set(world.cohort(number))
+        planned = made.plan(number)
+        assert set(planned.reasons["due"]) <= set(planned.plan.participants) <= set(world.cohort(number))
