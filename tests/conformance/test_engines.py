@@ -8,7 +8,7 @@ from leanfed.algorithms import ALGORITHMS, Training
 from leanfed.algorithms.base import weighted_mean
 from leanfed.algorithms.local import DivergedError
 from leanfed.records import RoundPlan
-from leanfed.simulation.batched import BatchedEngine
+from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.engine import ReferenceEngine
 from leanfed.simulation.rounds import start

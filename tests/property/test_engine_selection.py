@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from leanfed.compression.selection import largest
-from leanfed.simulation.fast import KernelPicks
-from leanfed.simulation.picks import NumpyPicks
+from leanfed.simulation.batched.fast import KernelPicks
+from leanfed.simulation.batched.picks import NumpyPicks
 
 BOUND = 2.0**100
 SOME = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0**-140, 0.5])  # ties, both zeros, a subnormal

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from leanfed.errors import SettingsError, nearest
-from leanfed.simulation.batched import BatchedEngine, misfit
+from leanfed.simulation.batched.engine import BatchedEngine, misfit
 from leanfed.simulation.engine import Engine, ReferenceEngine
 from leanfed.simulation.world import World
 
@@ -61,6 +61,6 @@ def has_numba() -> bool:
 def warm() -> None:
     """Compile the kernels, or load them from the cache of an earlier run; without numba there is nothing to do."""
     if has_numba():
-        from leanfed.simulation.fast import warm_kernels
+        from leanfed.simulation.batched.fast import warm_kernels
 
         warm_kernels()

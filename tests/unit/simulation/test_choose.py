@@ -4,7 +4,8 @@ import pytest
 
 from leanfed.algorithms import ALGORITHMS, Algorithm, Training
 from leanfed.errors import SettingsError
-from leanfed.simulation import batched, choose
+from leanfed.simulation import choose
+from leanfed.simulation.batched import engine as batched
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.world import Participation, World
 from leanfed.tasks.partition import PartitionSettings

@@ -6,10 +6,10 @@ import torch
 from torch.nn import functional
 
 from leanfed.compression.selection import largest
-from leanfed.simulation import kernels, topk
-from leanfed.simulation.fast import KernelTrunk, pixel_table, warm_kernels
-from leanfed.simulation.lenet import cross_entropy
-from leanfed.simulation.trunk import Convolutions, TorchTrunk, pool
+from leanfed.simulation.batched import kernels, topk
+from leanfed.simulation.batched.fast import KernelTrunk, pixel_table, warm_kernels
+from leanfed.simulation.batched.lenet import cross_entropy
+from leanfed.simulation.batched.trunk import Convolutions, TorchTrunk, pool
 from leanfed.tasks.task import Images
 
 

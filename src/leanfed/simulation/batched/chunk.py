@@ -18,9 +18,9 @@ from leanfed.compression.prune import Pruning
 from leanfed.compression.selection import drawn
 from leanfed.compression.sparsify import Sparsification
 from leanfed.records import Floats, Ints, kept_count
+from leanfed.simulation.batched.lenet import ChunkModel, Weights
+from leanfed.simulation.batched.picks import Picks
 from leanfed.simulation.clients import PRIVATE, ClientStore
-from leanfed.simulation.lenet import ChunkModel, Weights
-from leanfed.simulation.picks import Picks
 from leanfed.simulation.world import World
 from leanfed.streams import stream
 from leanfed.tasks.split import FlatModel

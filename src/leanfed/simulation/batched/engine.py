@@ -19,14 +19,14 @@ from torch.nn import functional
 
 from leanfed.algorithms.base import Algorithm, ServerState, Upload
 from leanfed.records import Floats, Ints, RoundPlan
-from leanfed.simulation.chunk import Chunk, ChunkOutcome, Tools
+from leanfed.simulation.batched.chunk import Chunk, ChunkOutcome, Tools
+from leanfed.simulation.batched.lenet import ChunkModel, Weights
+from leanfed.simulation.batched.methods import METHODS, memories
+from leanfed.simulation.batched.picks import NumpyPicks
+from leanfed.simulation.batched.trunk import TorchTrunk
 from leanfed.simulation.clients import PRIVATE, ClientStore
 from leanfed.simulation.engine import Engine, RoundOutcome
 from leanfed.simulation.evaluation import Evaluation
-from leanfed.simulation.lenet import ChunkModel, Weights
-from leanfed.simulation.methods import METHODS, memories
-from leanfed.simulation.picks import NumpyPicks
-from leanfed.simulation.trunk import TorchTrunk
 from leanfed.simulation.world import World
 from leanfed.tasks.models import LeNet5
 from leanfed.tasks.task import Images
@@ -156,7 +156,7 @@ class BatchedEngine(Engine):
         split, clients = self.world.split, self.chunk_clients
         if not self._compiled:
             return Tools(ChunkModel(split, TorchTrunk(images), clients), NumpyPicks())
-        from leanfed.simulation.fast import KernelPicks, KernelTrunk
+        from leanfed.simulation.batched.fast import KernelPicks, KernelTrunk
 
         trunk = KernelTrunk(images, clients, batch)
         return Tools(ChunkModel(split, trunk, clients), KernelPicks(split.size))

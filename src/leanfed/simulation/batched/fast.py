@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from leanfed.records import Floats, Ints
-from leanfed.simulation import kernels, topk
-from leanfed.simulation.trunk import DEEP, Convolutions
+from leanfed.simulation.batched import kernels, topk
+from leanfed.simulation.batched.trunk import DEEP, Convolutions
 from leanfed.tasks.task import Images
 
 

@@ -13,7 +13,7 @@ from leanfed.algorithms.fedmask import FedMask, frozen_weights
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.algorithms.lg_fedavg import LgFedAvg
-from leanfed.simulation.chunk import (
+from leanfed.simulation.batched.chunk import (
     Chunk,
     ChunkOutcome,
     Masking,
@@ -24,8 +24,8 @@ from leanfed.simulation.chunk import (
     send_all,
     send_sparse,
 )
+from leanfed.simulation.batched.lenet import Weights
 from leanfed.simulation.clients import PRIVATE
-from leanfed.simulation.lenet import Weights
 from leanfed.simulation.world import World
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from leanfed.records import Ints
-from leanfed.simulation.trunk import Convolutions, Trunk
+from leanfed.simulation.batched.trunk import Convolutions, Trunk
 from leanfed.tasks.split import Split
 
 

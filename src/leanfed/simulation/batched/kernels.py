@@ -15,7 +15,7 @@ from typing import Final
 import numba
 import numpy as np
 
-from leanfed.simulation.vectors import add, load, multiply_add, splat, spread, store, where_less
+from leanfed.simulation.batched.vectors import add, load, multiply_add, splat, spread, store, where_less
 
 IMAGE: Final = 32 * 32 + 8  # floats per image; the rest is padding for reads of eight
 WIDE: Final = 14 * 6  # one row of pooled conv1
