@@ -202,7 +202,8 @@ def _needed(problem: Problem, bits: Floats, deadline_s: Floats | float, r: Float
 def _admit(share: Floats, weights: Floats, due: Mask) -> Mask:
     """Fill each row's band: those due first, then whoever needs the least band for its weight."""
     price = share / np.maximum(weights, 1e-12 * weights.max())
-    order = np.lexsort((price, np.broadcast_to(~due, price.shape)), axis=-1)
+    first = due & (share <= 1.0)  # who is due but out of reach must not stand in the way of the others
+    order = np.lexsort((price, ~first), axis=-1)
     filled = np.cumsum(np.take_along_axis(share, order, axis=-1), axis=-1)
     admitted = np.zeros(share.shape, dtype=bool)
     np.put_along_axis(admitted, order, filled <= 1.0, axis=-1)
