@@ -62,3 +62,18 @@ def test_the_demo_table_of_the_readme_is_the_committed_run() -> None:
 def test_links_inside_the_repository_lead_somewhere(file: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / file).read_text()):
         assert (ROOT / file.parent / target).exists(), f"{file} links to {target}"
+
+
+def test_the_ratios_of_the_readme_are_the_committed_results() -> None:
+    rows = json.loads((ROOT / "results/joint/summary.json").read_text())["rows"]
+    table = re.search(r"<!-- joint -->\n(.*?)\n\n", README, re.DOTALL)[1].splitlines()[2:]
+    shown = {cells[1].strip(): cells[2:6] for cells in (line.split("|") for line in table)}
+    for row in (row for row in rows if row["group"] == "main"):
+        first = {"alpha01": 0, "class2": 2}[row["partition"]]
+        for cell, target in zip(shown[row["method"]][first : first + 2], ("0.8", "0.9"), strict=True):
+            ratios = row[f"ratio_to_{target}"]
+            if None in ratios:
+                assert cell.strip().startswith("not reached")
+            else:
+                assert float(cell.split()[0]) == pytest.approx(sum(ratios) / len(ratios), abs=0.006)
+                assert cell.strip().endswith(f"{len(ratios)})")
