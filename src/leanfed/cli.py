@@ -63,7 +63,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: Json = False,
 ) -> None:
-    """Compare FLPDSP, FedPer and FedAvg on digits that come with the installation.
+    """Compare FLPDSP-OPT, FedPer and FedAvg on digits that come with the installation.
 
     Example: leanfed demo --seed 1
     """
