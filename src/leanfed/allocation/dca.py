@@ -225,7 +225,8 @@ def _solve(convex: _Compiled) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # cvxpy warns of reduced accuracy, which the status says too
         try:
-            convex.problem.solve(solver=cp.CLARABEL)
+            # A warm solver keeps the scaling of the problem before: its answer would depend on the process's past.
+            convex.problem.solve(solver=cp.CLARABEL, warm_start=False)
         except cp.error.SolverError:
             return False
     return convex.problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)

@@ -56,3 +56,12 @@ def test_a_failing_solver_is_a_status_and_leaves_a_feasible_plan(problem, monkey
     assert solution.status is Status.SOLVER_FAILED
     assert solution.l.sum() == pytest.approx(1.0)
     assert solution.objective is not None
+
+
+def test_an_answer_does_not_depend_on_what_was_solved_before(problem):
+    # A run that goes on after a stop solves in a new process: the same plan must come out of it.
+    first = solve_dca(problem, max_steps=3)
+    solve_dca(paper_problem(30, 5, bandwidth_hz=1e6), max_steps=3)
+    again = solve_dca(problem, max_steps=3)
+    for name in ("k", "r", "l"):
+        assert np.array_equal(getattr(first, name), getattr(again, name))
