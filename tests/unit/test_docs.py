@@ -77,3 +77,10 @@ def test_the_ratios_of_the_readme_are_the_committed_results() -> None:
             else:
                 assert float(cell.split()[0]) == pytest.approx(sum(ratios) / len(ratios), abs=0.006)
                 assert cell.strip().endswith(f"{len(ratios)})")
+
+
+def test_the_engines_ratios_in_the_readme_are_the_committed_measurement() -> None:
+    row = json.loads((ROOT / "results/engine/bench.json").read_text())[0]
+    assert f"{row['ratio_one_batch']:.2f} of one batch, {row['ratio_chunked']:.2f} of the best chunked form" in README
+    assert row["ratio_one_batch"] <= 0.30
+    assert row["ratio_chunked"] <= 0.60
