@@ -84,3 +84,25 @@ def test_the_engines_ratios_in_the_readme_are_the_committed_measurement() -> Non
     assert f"{row['ratio_one_batch']:.2f} of one batch, {row['ratio_chunked']:.2f} of the best chunked form" in README
     assert row["ratio_one_batch"] <= 0.30
     assert row["ratio_chunked"] <= 0.60
+
+
+def test_the_differences_told_in_the_readme_are_the_committed_results() -> None:
+    rows = json.loads((ROOT / "results/foundation/methods.json").read_text())
+    of = {(row["algorithm"], row["partition"]): row for row in rows}
+
+    def behind(partition: str) -> float:
+        return 100 * (of["fedper", partition]["accuracy"] - of["flpdsp", partition]["accuracy"])
+
+    assert f"{behind('alpha 0.1'):.1f} points below after 100 rounds at alpha 0.1, equal on Class-2" in README
+    assert abs(behind("Class-2")) < 0.5
+    mask = of["fedmask", "Class-2"]
+    assert f"{int(100 * (mask['accuracy'] - mask['majority_guess']))} points above the majority guess" in README
+
+
+def test_the_planners_figures_in_the_readme_are_the_committed_check() -> None:
+    check = json.loads((ROOT / "results/allocation/check.json").read_text())
+    assert (
+        f"gap at most {check['paper_like']['exact']['gap_max']:.1e} over 200 instances".replace("e-0", "e-") in README
+    )
+    row = next(row for row in check["speed"] if (row["clients"], row["model"]) == (100, "lenet"))
+    assert f"about {1000 * row['seconds']:.0f} ms for 100 clients" in README

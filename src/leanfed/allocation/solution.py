@@ -129,11 +129,3 @@ def starved_clients(problem: Problem, k: Floats, feasible: Any) -> tuple[int, ..
     """Feasible clients with k below 0.01 or at their floor."""
     at_floor = (problem.k_min > 0.0) & (k <= problem.k_min * (1.0 + 1e-9))
     return tuple(np.flatnonzero(feasible & ((k < STARVED_BELOW) | at_floor)).tolist())
-
-
-def kept_counts(problem: Problem, solution: Solution) -> tuple[Any, Any]:
-    """Whole numbers of base values to upload and head parameters to keep, rounded down so that the limits hold."""
-    # A product such as 0.29 * 100 may land a rounding error under a whole number: forgive that much and no more.
-    base = np.floor(solution.k * problem.base_size * (1.0 + 4e-16))
-    head = np.floor(solution.r * problem.head_size * (1.0 + 4e-16))
-    return base.astype(np.int64), head.astype(np.int64)

@@ -9,7 +9,7 @@ from scipy.special import gammaln
 from leanfed.allocation import Problem, Status, solve_certified
 from leanfed.allocation.bench import paper_problem
 from leanfed.allocation.limits import least_cost, plan_cost
-from leanfed.allocation.solution import kept_counts
+from leanfed.records import kept_counts
 
 KEYS = [
     "status", "objective", "lower_bound", "relative_gap", "k", "r", "l", "price", "excluded", "starved", "seconds",
@@ -193,7 +193,7 @@ def test_a_slack_band_has_price_zero_and_an_exact_bound():
 def test_rounding_down_keeps_the_deadline_under_the_whole_number_count():
     problem = paper_problem(60, 3, bandwidth_hz=6e6)
     solution = solve_certified(problem)
-    kept, heads = kept_counts(problem, solution)
+    kept, heads = kept_counts(solution.k, problem.base_size), kept_counts(solution.r, problem.head_size)
     size = problem.base_size
     positions = (gammaln(size + 1) - gammaln(kept + 1) - gammaln(size - kept + 1)) / np.log(2)
     hertz = np.maximum(solution.l * problem.bandwidth_hz, 1e-9)

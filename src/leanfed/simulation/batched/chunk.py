@@ -17,7 +17,7 @@ from leanfed.algorithms.local import refuse_divergence
 from leanfed.compression.prune import Pruning
 from leanfed.compression.selection import drawn
 from leanfed.compression.sparsify import Sparsification
-from leanfed.records import Floats, Ints, kept_count
+from leanfed.records import Floats, Ints, kept_counts
 from leanfed.simulation.batched.lenet import ChunkModel, Weights
 from leanfed.simulation.batched.picks import Picks
 from leanfed.simulation.clients import PRIVATE, ClientStore
@@ -64,10 +64,6 @@ class Chunk:
             for step in range(training.local_steps):
                 rows[step, i] = draw_rows(task.partition.train[client], training.batch_size, rng)
         return rows
-
-    def counts(self, rates: Floats, size: int) -> Ints:
-        """Entries kept of `size` by each client."""
-        return np.array([kept_count(rate, size) for rate in rates.tolist()], dtype=np.int64)
 
     def memory(self, name: str) -> Tensor:
         """The clients' rows of a name."""
@@ -188,7 +184,7 @@ def send_sparse(
 ) -> tuple[Tensor, Ints, dict[str, Tensor]]:
     """Eq. (5) for all clients: the weighted sum of what is sent, entries of each, and what error feedback remembers."""
     size = len(chunk.shared)
-    counts = chunk.counts(chunk.k, size)
+    counts = kept_counts(chunk.k, size)
     if (counts == size).all() and settings.select == "topk" and not settings.error_feedback:
         return *send_all(chunk, gradient), {}  # nothing is left out: FedPer's sum, bit for bit
     corrected = gradient[:, :size]
@@ -218,7 +214,7 @@ def _add_drawn(
 
 def prune(chunk: Chunk, picks: Picks, private: Tensor, settings: Pruning) -> Tensor:
     """The pruning indicators of Eq. (3) as zeros and ones, (C, d_private)."""
-    counts = chunk.counts(chunk.r, private.shape[1])
+    counts = kept_counts(chunk.r, private.shape[1])
     if settings.score.startswith("random"):
         return _drawn_masks(chunk, private, counts, redrawn=settings.score == "random-redrawn")
     scores = private.abs()

@@ -13,6 +13,7 @@ from leanfed.algorithms.fedmask import FedMask, frozen_weights
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.algorithms.lg_fedavg import LgFedAvg
+from leanfed.records import kept_counts
 from leanfed.simulation.batched.chunk import (
     Chunk,
     ChunkOutcome,
@@ -65,7 +66,7 @@ def train_fedavg_s(chunk: Chunk, tools: Tools) -> ChunkOutcome:
 
 def train_fedavg_p(chunk: Chunk, tools: Tools) -> ChunkOutcome:
     """FedAvg on pruned weights; one mask where all clients keep the same share."""
-    counts = chunk.counts(chunk.r, len(chunk.shared))
+    counts = kept_counts(chunk.r, len(chunk.shared))
     distinct = counts[:1] if (counts == counts[0]).all() else counts
     scores = chunk.shared.abs().expand(len(distinct), -1).contiguous()
     mask = tools.picks.mask(scores, distinct)
