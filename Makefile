@@ -12,7 +12,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "leanfed needs Python 3.11 or newer, but $(PYTHON) is older. Try: make setup PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,nlp,flower]'
 	@echo "compiling kernels (once)"
 	$(BIN)/python -c 'from leanfed.simulation.choose import warm; warm()'
 	$(BIN)/python -m leanfed.allocation.warm
