@@ -1,0 +1,1 @@
+"""The real world: the same algorithm on Flower."""
