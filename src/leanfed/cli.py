@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from leanfed import __version__
+from leanfed.cli_reproduce import reproduce
 from leanfed.display import byte_progress, notices, round_progress, screen, show_comparison, show_estimate, show_summary
 from leanfed.display_plan import draw_plan, show_plan, show_row, show_rows, show_what_if, working
 from leanfed.errors import InputError, LeanfedError
@@ -143,6 +144,9 @@ def compare(
     Example: leanfed compare runs/fedper runs/flpdsp --target 0.9
     """
     show_comparison(folders, picture, target or [0.8, 0.9], as_json)
+
+
+app.command()(reproduce)
 
 
 @app.command()

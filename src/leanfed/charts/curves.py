@@ -12,19 +12,23 @@ from leanfed.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
+MOST_MARKERS = 30  # on a curve; more would hide the line
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: a label and its points."""
+    """One line: a label and its points; colour and dash by position where they are not given."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    colour: int | None = None
+    dash: str = "-"
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,11 @@ class Panel:
     x_label: str
     y_label: str
     floor: float | None = None
+    title: str = ""
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int) -> None:
-    """Save a PNG of the panels, row by row, with one legend for all."""
+    """Save a picture (PNG or PDF, by its ending) of the panels, row by row, with one legend for all that it fits."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -46,29 +51,44 @@ def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int
     figure = Figure(figsize=(4.4 * columns, 3.4 * rows + 0.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    for place, panel in zip(axes, panels, strict=True):
+    for place, panel in zip(axes, panels, strict=False):
         _draw(place, panel)
-    handles, labels = axes[0].get_legend_handles_labels()
+    for place in axes[len(panels) :]:
+        place.set_visible(False)
     figure.suptitle(title)
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    _legends(figure, list(axes[: len(panels)]), panels)
     make_folder(path.parent)
-    write_atomically(path, lambda partial: figure.savefig(partial, format="png", dpi=150))
+    # No date in the file: the same curves give the same bytes.
+    dated = {"CreationDate": None} if path.suffix == ".pdf" else {}
+    write_atomically(path, lambda partial: figure.savefig(partial, format=path.suffix[1:], dpi=150, metadata=dated))
+
+
+def _legends(figure: Figure, axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
+    """One legend below where the panels show the same curves, else one in each."""
+    if len({tuple(curve.label for curve in panel.curves) for panel in panels}) > 1:
+        for place in axes:
+            place.legend(frameon=False, fontsize="x-small", loc="lower right")
+        return
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize="small")
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    """One panel: lines with colours and markers that repeat after seven."""
+    """One panel: lines with colours that repeat after seven and markers after ten."""
     for number, curve in enumerate(panel.curves):
         axes.plot(
             curve.x,
             curve.y,
             label=curve.label,
-            color=COLOURS[number % len(COLOURS)],
+            color=COLOURS[(number if curve.colour is None else curve.colour) % len(COLOURS)],
             marker=MARKERS[number % len(MARKERS)],
+            linestyle=curve.dash,
             markersize=3.5,
+            markevery=max(1, len(curve.x) // MOST_MARKERS),
             linewidth=1.5,
         )
     if panel.floor is not None:
         axes.axhline(panel.floor, color="0.45", linestyle="--", linewidth=1, label="majority guess", zorder=1)
-    axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

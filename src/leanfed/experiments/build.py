@@ -183,6 +183,8 @@ def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
             rounds.append(record.rounds)
             clients.append(record.clients)
             listen(record)
+            if _arrived(settings, record.rounds):
+                break
     table = _with_theory(settings, pl.concat(rounds))
     return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
 
@@ -191,6 +193,8 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
     """The rounds that are left, with a checkpoint every so often, then the final files."""
     checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
     progress = checkpoints.load(world) or start(world)
+    if progress.round and _arrived(settings, checkpoints.tables()["rounds"]):
+        return _finish(settings, world, folder, checkpoints, progress)
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
     clock = time.perf_counter()
@@ -201,7 +205,8 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
             progress = record.progress
             rounds.append(record.rounds)
             clients.append(record.clients)
-            if progress.round % settings.run.checkpoint_every == 0 or progress.round == settings.rounds:
+            last = progress.round == settings.rounds or _arrived(settings, record.rounds)
+            if last or progress.round % settings.run.checkpoint_every == 0:
                 checkpoints.save(progress, pl.concat(rounds), pl.concat(clients))
                 rounds, clients = [], []
             if record.planned.reasons:
@@ -220,7 +225,15 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
                 seconds={name: round(value, 5) for name, value in spent.items()},
             )
             listen(record)
+            if last:
+                break
     return _finish(settings, world, folder, checkpoints, progress)
+
+
+def _arrived(settings: Settings, rounds: pl.DataFrame) -> bool:
+    """Whether these rounds reach the accuracy at which the run is to end."""
+    target = settings.run.stop_at_accuracy
+    return target is not None and rounds.filter(pl.col("accuracy") >= target).height > 0
 
 
 def _finish(settings: Settings, world: World, folder: RunFolder, checkpoints: Checkpoints, progress: Progress) -> Run:

@@ -69,22 +69,27 @@ def first_crossing(spent: Sequence[float], accuracy: Sequence[float], target: fl
 def read_run(folder: RunFolder) -> ComparedRun:
     """The evaluated rounds of one folder, finished or not."""
     settings = folder.read_settings()
-    rounds = folder.read_table("rounds")
+    found = compared(settings["name"], settings["algorithm"]["name"], folder.read_table("rounds"))
+    if not found.accuracy:
+        raise StorageError(f"{folder.path} has no evaluated round yet. Let it run on, or lower evaluation.every.")
+    return found
+
+
+def compared(name: str, algorithm: str, rounds: pl.DataFrame) -> ComparedRun:
+    """The evaluated rounds of a table of rounds."""
     summed = [
         (pl.col("round") + 1 if column is None else pl.col(column).cum_sum() / unit).alias(f"spent {axis}")
         for axis, (column, unit, _) in AXES.items()
     ]
     tested = rounds.with_columns(summed).filter(pl.col("accuracy").is_not_null())
-    if tested.is_empty():
-        raise StorageError(f"{folder.path} has no evaluated round yet. Let it run on, or lower evaluation.every.")
     return ComparedRun(
-        name=settings["name"],
-        algorithm=settings["algorithm"]["name"],
+        name=name,
+        algorithm=algorithm,
         spent={axis: tested[f"spent {axis}"].to_list() for axis in AXES},
         accuracy=tested["accuracy"].to_list(),
         loss=tested["loss"].to_list(),
         worst_decile=tested["worst_decile"].to_list(),
-        majority_guess=tested["majority_guess"][0],
+        majority_guess=rounds["majority_guess"][0],
     )
 
 

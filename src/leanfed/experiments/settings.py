@@ -35,6 +35,8 @@ class RunSettings(Section):
     """What computes a round; auto takes the fastest that fits."""
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     """Worker threads of a batched engine; the result does not depend on them."""
+    stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """End the run at the first evaluation that reaches this accuracy; None: all rounds."""
 
 
 def _algorithm(value: Any) -> Any:

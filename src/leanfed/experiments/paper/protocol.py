@@ -1,0 +1,131 @@
+"""The comparison protocol: one settings file per partition, and what a method changes in it; nothing else differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from leanfed.experiments.catalogue import Job, Line, Outcome, Scale
+from leanfed.experiments.compare import ComparedRun, compared
+from leanfed.experiments.judging import Labels
+from leanfed.experiments.settings import Settings
+
+CONFIGS: Final = Path(__file__).parent.parent / "configs"
+Changes = tuple[str, ...]
+
+OWN: Final[Changes] = ("allocation.rule=own",)
+MIN_MAX: Final[Changes] = (*OWN, "allocation.bandwidth=min-max")
+HELD: Final[Changes] = ('radio.fleet.hold=["place", "cpu", "power"]',)
+FORMS: Final = ("fast", "safe", "plain")
+BASELINES: Final[Mapping[str, str]] = {
+    "FedPer": "fedper",
+    "LG-FedAvg": "lg-fedavg",
+    "FedAvg-S": "fedavg-s",
+    "FedAvg": "fedavg",
+    "FedAvg-P": "fedavg-p",
+    "FedMask": "fedmask",
+}
+YARDSTICK: Final = "FedPer, equal"
+OPT: Final[Mapping[str, Changes]] = {f"FLPDSP-OPT {form}": (f"allocation.form={form}",) for form in FORMS}
+EQUAL: Final[Mapping[str, Changes]] = {
+    f"{shown}, equal": (*OWN, f"algorithm.name={name}") for shown, name in BASELINES.items()
+}
+SPLIT: Final[Mapping[str, Changes]] = {
+    f"{shown}, min-max": (*MIN_MAX, f"algorithm.name={name}") for shown, name in BASELINES.items()
+}
+METHODS: Final[Mapping[str, Changes]] = {**OPT, **EQUAL, **SPLIT}
+LOOKS: Final[Mapping[str, tuple[int, str]]] = {  # method -> colour and dash, the same in every figure
+    **{name: (0, dash) for name, dash in zip(OPT, ("-", "--", ":"), strict=True)},
+    **{name: (number, "-") for number, name in enumerate(EQUAL, start=1)},
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A data set under the protocol: its partitions (settings file and changes), targets, and how it is made quick."""
+
+    dataset: str
+    partitions: Mapping[str, tuple[str, Changes]]
+    targets: Mapping[str, tuple[float, ...]]
+    quick: Changes
+
+    def job(
+        self,
+        method: str,
+        changes: Sequence[str],
+        partition: str,
+        seed: int,
+        scale: Scale,
+        **labels: str,
+    ) -> Job:
+        """One run; `changes` come after the partition's and before what makes it quick."""
+        file, own = self.partitions[partition]
+        name = f"{method}, {partition}" + (" (quick)" if scale.quick else "")
+        last = [*(self.quick if scale.quick else ()), f"seed={seed}", f"name={name}", "run.threads=1"]
+        settings = Settings.from_toml(CONFIGS / f"{file}.toml", [*own, *changes, *last])
+        return Job({"method": method, "partition": partition, **labels}, settings)
+
+    def jobs(
+        self, methods: Mapping[str, Sequence[str]], scale: Scale, *, stop: bool = False, partitions: Iterable[str] = ()
+    ) -> list[Job]:
+        """Every method on every partition and seed; with `stop`, runs end once the last target is met."""
+        return [
+            self.job(method, [*changes, *self._stop(partition, stop)], partition, seed, scale)
+            for seed in scale.seeds
+            for partition in partitions or self.partitions
+            for method, changes in methods.items()
+        ]
+
+    def _stop(self, partition: str, stop: bool) -> Changes:
+        return (f"run.stop_at_accuracy={max(self.targets[partition])}",) if stop else ()
+
+
+def curve_of(outcome: Outcome) -> ComparedRun:
+    """The evaluated rounds of a finished job."""
+    settings = outcome.run.settings
+    return compared(settings.name, str(settings.algorithm.model_dump()["name"]), outcome.run.rounds)
+
+
+def line_of(outcome: Outcome, values: Sequence[float], panel: str) -> Line:
+    """A curve over simulated seconds, in its method's colour."""
+    method = outcome.job.labels["method"]
+    colour, dash = LOOKS.get(method, (None, "-"))
+    return Line(panel, method.removesuffix(", equal"), curve_of(outcome).spent["latency_s"], values, colour, dash)
+
+
+def at_time(spent: Sequence[float], values: Sequence[float], moment: float) -> float:
+    """A curve's value at a moment, by linear interpolation; before its first point that point's."""
+    import numpy as np
+
+    return float(np.interp(moment, spent, values))
+
+
+def with_quantity(labels: Labels, quantity: str, **more: str) -> dict[str, str]:
+    """Labels of one quantity of a job."""
+    return {**labels, "quantity": quantity, **more}
+
+
+def percent(target: float) -> str:
+    """A target as tables name it.
+
+    >>> percent(0.8)
+    '80 %'
+    """
+    return f"{100 * target:g} %"
+
+
+MNIST: Final = Study(
+    dataset="MNIST",
+    partitions={
+        "Class-4": ("joint_class2", ("task.partition.classes_per_client=4",)),
+        "Class-2": ("joint_class2", ()),
+        "alpha 0.5": ("joint_alpha01", ("task.partition.alpha=0.5",)),
+        "alpha 0.1": ("joint_alpha01", ()),
+    },
+    targets=dict.fromkeys(("Class-4", "Class-2", "alpha 0.5", "alpha 0.1"), (0.8, 0.9)),
+    # A fifth of the clients on a fifth of the band, on the embedded digits.
+    quick=("task.dataset=mnist-5k", "task.partition.clients=20", "radio.fleet.bandwidth_hz=2e6", "rounds=60"),
+)
+QUICK_NOTE: Final = "quick: 5,000 embedded digits, 20 clients on 2 MHz, 60 rounds, one seed"
