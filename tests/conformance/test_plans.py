@@ -13,7 +13,8 @@ from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.costs import Accountant, RadioSettings, RoundBill
-from leanfed.simulation.planning import AllocationSettings, Planner
+from leanfed.simulation.forms import AllocationSettings
+from leanfed.simulation.planning import Planner
 from leanfed.simulation.rounds import start
 from leanfed.simulation.world import World
 from leanfed.wireless.fleet import FleetSettings
@@ -38,7 +39,7 @@ FLEETS: dict[str, dict[str, Any]] = {
 
 
 def made(world: World, radio: RadioSettings, settings: AllocationSettings) -> Planner:
-    return Planner(settings, Accountant(radio, world))
+    return Planner(settings, Accountant(radio, world), rounds=30)
 
 
 def charge(planner: Planner, number: int) -> tuple[Any, RoundBill]:

@@ -28,19 +28,32 @@ def stop_after(rounds: int) -> Callable[[RoundRecord], None]:
     return listen
 
 
-def joint(settings_file: Path, **allocation: Any) -> Settings:
+def joint(settings_file: Path, *more: str, **allocation: Any) -> Settings:
     """The small run planned jointly, on devices that stay as they are."""
-    changes = ["allocation.rule=joint", 'radio.fleet.hold=["place", "cpu", "power"]', "participation.fraction=1.0"]
+    changes = [
+        *more,
+        "allocation.rule=joint",
+        'radio.fleet.hold=["place", "cpu", "power"]',
+        "participation.fraction=1.0",
+    ]
     return Settings.from_toml(
         settings_file, [*changes, *(f"allocation.{key}={val}" for key, val in allocation.items())]
     )
 
 
 @pytest.mark.parametrize(
-    "allocation", [{"form": "plain"}, {"form": "safe", "first_k": 0.3}, {"form": "fast", "within_rounds": 3}], ids=str
+    "allocation",
+    [
+        {"form": "plain"},
+        {"form": "safe", "first_k": 0.3, "energy_total_j": 0.5},
+        {"form": "safe", "theta": "estimated"},
+        {"form": "fast", "within_rounds": 3, "energy_total_j": 0.5},
+    ],
+    ids=str,
 )
 def test_a_resumed_run_equals_an_unbroken_one(allocation: dict[str, Any], settings_file: Path, tmp_path: Path) -> None:
-    settings = joint(settings_file, **allocation)
+    measured = ["training.momentum=0.0", "theory={every=2, probes=2, samples=32}"] if "theta" in allocation else []
+    settings = joint(settings_file, *measured, **allocation)
     whole = package.run(settings, tmp_path / "whole")
     for stop, call in ((2, package.run), (5, package.resume)):
         with pytest.raises(Stop):
@@ -63,6 +76,17 @@ def test_the_folder_tells_why_each_round_was_planned_so(settings_file: Path, tmp
         assert slowest.filter(pl.col("round") == row["round"])["s"].max() == pytest.approx(row["latency_s"])
         assert {"deadline_s", "k", "participants", "worth_per_s"} <= event["alternatives"][0].keys()
     assert done.clients.group_by("round").agg(pl.col("share").sum())["share"].max() <= 1 + 1e-9
+
+
+def test_a_round_that_nobody_can_make_passes_and_the_run_goes_on(settings_file: Path, tmp_path: Path) -> None:
+    measured = "theory={every=1, probes=2, samples=32}"
+    settings = joint(settings_file, measured, form="safe", energy_total_j=0.02)  # spent before the last round
+    done = package.run(settings, tmp_path / "run")
+    idle = done.rounds.filter(pl.col("participants") == 0)
+    assert 0 < idle.height < done.rounds.height
+    assert idle["upload_bits"].sum() == idle["latency_s"].sum() == 0
+    assert idle["train_loss"].null_count() == idle.height
+    assert set(done.clients["round"]) == set(done.rounds.filter(pl.col("participants") > 0)["round"])
 
 
 def test_the_settings_say_what_came_with_the_form(settings_file: Path, tmp_path: Path) -> None:

@@ -45,6 +45,30 @@ class EnergyState:
             raise InputError(f"energy budget of client {client} is {budget[client]:g} J; it must be at least 0.")
         return cls(budget, rounds, budget.copy(), rounds, np.zeros(budget.size))
 
+    def of(self, clients: Sequence[int]) -> EnergyState:
+        """The state of some clients."""
+        chosen = list(clients)
+        return replace(
+            self, budget_j=self.budget_j[chosen], remaining_j=self.remaining_j[chosen], price=self.price[chosen]
+        )
+
+    def with_part(self, clients: Sequence[int], part: EnergyState) -> EnergyState:
+        """After a round in which these clients came to the state `part` and the others spent nothing."""
+        remaining, price = self.remaining_j.copy(), self.price.copy()
+        remaining[list(clients)], price[list(clients)] = part.remaining_j, part.price
+        return replace(self, remaining_j=remaining, price=price, rounds_left=part.rounds_left)
+
+    def after(self, problem: Problem, spent: Floats, *, step: float = 0.0) -> EnergyState:
+        """After the round: lambda <- max(0, lambda + step gamma (theta1+theta2)/Ebar (e - target)/Ebar)."""
+        limited = np.isfinite(self.budget_j)
+        mean = np.maximum(np.where(limited, self.budget_j, 1.0) / self.rounds, 1e-300)
+        target = np.where(limited, self.remaining_j, 0.0) / self.rounds_left
+        worth = problem.weights * (problem.theta1 + problem.theta2) / mean
+        excess = np.where(limited, (spent - target) / mean, 0.0)
+        price = np.maximum(0.0, self.price + step * worth * excess)
+        remaining = np.maximum(self.remaining_j - spent, 0.0)
+        return replace(self, remaining_j=remaining, rounds_left=self.rounds_left - 1, price=price)
+
 
 @dataclass(frozen=True, eq=False)
 class HorizonRun:
@@ -63,13 +87,23 @@ def plan_round(
         raise InputError(f"Unknown energy scheme {scheme!r}; {nearest(scheme, SCHEMES)}")
     if state.rounds_left < 1:
         raise InputError(f"The horizon of {state.rounds} rounds is over; start a new one.")
-    # Plans meet their limits up to 1e-12, and a total is not to be exceeded even by that.
-    allowed = np.minimum(_allowance(problem, state, scheme) * (1.0 - 4e-12), problem.energy_budget_j)
-    capped = replace(problem, energy_budget_j=allowed)
+    capped = _capped(problem, state, scheme)
     price = state.price if scheme == "price" else None
     solution = solve_certified(capped, payload=payload, energy_price=price)
     spent = energy_spent(capped, solution)
-    return solution, _after(problem, state, spent, step if scheme == "price" else 0.0)
+    return solution, state.after(problem, spent, step=step if scheme == "price" else 0.0)
+
+
+def pacing_cap(problem: Problem, state: EnergyState) -> Problem:
+    """The problem with no client allowed more than what it has left over the rounds that are left."""
+    return _capped(problem, state, "pacing")
+
+
+def _capped(problem: Problem, state: EnergyState, scheme: str) -> Problem:
+    """The problem under a scheme's limit for this round."""
+    # Plans meet their limits up to 1e-12, and a total is not to be exceeded even by that.
+    allowed = _allowance(problem, state, scheme) * (1.0 - 4e-12)
+    return replace(problem, energy_budget_j=np.minimum(allowed, problem.energy_budget_j))
 
 
 def energy_spent(problem: Problem, solution: Solution) -> Floats:
@@ -91,18 +125,6 @@ def _allowance(problem: Problem, state: EnergyState, scheme: str) -> Floats:
     reserved = state.remaining_j - (state.rounds_left - 1) * base_j
     # Where not even the base layers of every later round can be paid, waiting would not help: what is left may go now.
     return np.where(reserved >= base_j, reserved, state.remaining_j)
-
-
-def _after(problem: Problem, state: EnergyState, spent: Floats, step: float) -> EnergyState:
-    """After the round: lambda <- max(0, lambda + step gamma (theta1+theta2)/Ebar (e - target)/Ebar)."""
-    limited = np.isfinite(state.budget_j)
-    mean = np.maximum(np.where(limited, state.budget_j, 1.0) / state.rounds, 1e-300)
-    target = np.where(limited, state.remaining_j, 0.0) / state.rounds_left
-    worth = problem.weights * (problem.theta1 + problem.theta2) / mean
-    excess = np.where(limited, (spent - target) / mean, 0.0)
-    price = np.maximum(0.0, state.price + step * worth * excess)
-    remaining = np.maximum(state.remaining_j - spent, 0.0)
-    return replace(state, remaining_j=remaining, rounds_left=state.rounds_left - 1, price=price)
 
 
 def run_horizon(

@@ -108,7 +108,7 @@ def build_world(settings: Settings, data_dir: str | Path | None = None) -> World
 
 def planner_of(settings: Settings, world: World) -> Planner:
     """What plans the rounds, over the fleet and payload that they are charged for."""
-    return Planner(settings.allocation, Accountant(settings.radio, world))
+    return Planner(settings.allocation, Accountant(settings.radio, world), settings.rounds)
 
 
 def engine_of(settings: Settings, world: World) -> Engine:
@@ -158,9 +158,13 @@ def _one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _rounds(settings: Settings, world: World, engine: Engine, progress: Progress) -> Iterator[RoundRecord]:
-    """The rounds that are left, charged by the settings' radio."""
+def _rounds(
+    settings: Settings, world: World, engine: Engine, progress: Progress, earlier: pl.DataFrame | None = None
+) -> Iterator[RoundRecord]:
+    """The rounds that are left, charged by the settings' radio; `earlier` holds the rows of those before."""
     planner = planner_of(settings, world)
+    for row in () if earlier is None else earlier.iter_rows(named=True):
+        planner.observe(row)
     return play(
         world,
         engine,
@@ -201,7 +205,8 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
     with _one_torch_thread(), closing(checkpoints):
         engine = engine_of(settings, world)
         folder.log("engine", name=engine.name, reason=engine.reason)
-        for record in _rounds(settings, world, engine, progress):
+        earlier = checkpoints.tables()["rounds"] if progress.round else None
+        for record in _rounds(settings, world, engine, progress, earlier):
             progress = record.progress
             rounds.append(record.rounds)
             clients.append(record.clients)

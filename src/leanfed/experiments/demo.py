@@ -10,7 +10,7 @@ from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.experiments.settings import Settings
 from leanfed.simulation.evaluation import EvaluationSettings
-from leanfed.simulation.planning import AllocationSettings
+from leanfed.simulation.forms import AllocationSettings
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings
 

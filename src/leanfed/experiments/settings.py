@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 import leanfed.algorithms  # noqa: F401  (registers the methods)
@@ -20,7 +28,7 @@ from leanfed.files import explained
 from leanfed.records import Section
 from leanfed.simulation.costs import RadioSettings
 from leanfed.simulation.evaluation import EvaluationSettings
-from leanfed.simulation.planning import AllocationSettings
+from leanfed.simulation.forms import AllocationSettings
 from leanfed.simulation.probing import TheorySettings, why_no_bound
 from leanfed.simulation.world import Participation
 from leanfed.tasks.task import TaskSettings
@@ -87,6 +95,15 @@ class Settings(Section):
     def _as_the_rule_needs_it(cls, value: Algorithm, info: ValidationInfo) -> Algorithm:
         allocation = info.data.get("allocation")  # absent where it was refused itself
         return allocation.fitted(value) if isinstance(allocation, AllocationSettings) else value
+
+    @model_validator(mode="after")
+    def _theta_has_a_source(self) -> Settings:
+        if self.allocation.theta == "estimated" and not self.theory.every:
+            raise ValueError("allocation.theta = 'estimated' needs measurements; set theory.every, e.g. to 10")
+        reason = why_no_bound(self.algorithm, self.training)
+        if self.allocation.theta == "estimated" and reason is not None:
+            raise ValueError(f"allocation.theta = 'estimated' has no theorem to go by: {reason}; use theta = 'given'")
+        return self
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], source: str = "settings", text: str = "") -> Settings:

@@ -109,7 +109,9 @@ class Accountant:
             computed_share=algorithm.computed_share(split, plan.r),
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
-            download_bits=float(dense_bits(split.shared_size, value_bits=self.settings.value_bits)),
+            download_bits=float(dense_bits(split.shared_size, value_bits=self.settings.value_bits))
+            if plan.participants
+            else 0.0,
         )
         state = of_participants(self.fleet.state(plan.round), plan.participants)
         cost = round_cost(state, workload, plan.share, downlink=self.settings.downlink)

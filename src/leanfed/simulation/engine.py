@@ -29,6 +29,12 @@ class RoundOutcome:
     coded_bits: Floats | None = None  # bits of the coded uploads, where they went through the codec
 
 
+def nobody(server: ServerState) -> RoundOutcome:
+    """A round that passes without participants: nothing is learned, nothing is lost."""
+    none = np.zeros(0, dtype=np.int64)
+    return RoundOutcome(server, np.zeros(0), none, none)
+
+
 class Engine(ABC):
     """Runs one round: clients of the plan train, the server aggregates; `clients` is updated in place."""
 

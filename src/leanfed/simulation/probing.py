@@ -66,11 +66,11 @@ class Prober:
         row: dict[str, Any] = {
             "gradient_norm_sq": None,
             "theory_eta": self.world.training.rate(plan.round) if applies else None,
-            "theory_k": float(gamma @ plan.k),
-            "theory_root": float(gamma @ np.sqrt(1.0 - plan.r)),
+            "theory_k": float(gamma @ plan.k) if plan.participants else None,
+            "theory_root": float(gamma @ np.sqrt(1.0 - plan.r)) if plan.participants else None,
             **{f"theory_{name}": None for name in MEASURED},
         }
-        due = plan.round % self.settings.every == 0
+        due = plan.round % self.settings.every == 0 and plan.participants
         return row | self._measure(server, clients, plan) if due else row
 
     def _measure(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> dict[str, float]:
@@ -115,4 +115,4 @@ class Prober:
     def _gamma(self, clients: Sequence[int]) -> Floats:
         """Weights of some clients, made to add up to one."""
         gamma = self.world.task.gamma[list(clients)]
-        return np.asarray(gamma / gamma.sum())
+        return np.asarray(gamma / gamma.sum()) if len(clients) else gamma

@@ -14,7 +14,7 @@ from leanfed.algorithms.base import ServerState
 from leanfed.records import RoundPlan
 from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.costs import Accountant
-from leanfed.simulation.engine import Engine, RoundOutcome
+from leanfed.simulation.engine import Engine, RoundOutcome, nobody
 from leanfed.simulation.evaluation import Evaluation, EvaluationSettings
 from leanfed.simulation.planning import Planned, Planner
 from leanfed.simulation.probing import Prober, TheorySettings
@@ -65,7 +65,9 @@ def play(
         plan = planned.plan
         probed = prober.row(progress.server, progress.clients, plan)
         began = time.perf_counter()
-        outcome = engine.run_round(progress.server, progress.clients, plan)
+        outcome = (
+            engine.run_round(progress.server, progress.clients, plan) if plan.participants else nobody(progress.server)
+        )
         trained = time.perf_counter()
         progress = Progress(number + 1, outcome.server, progress.clients)
         due = (number + 1) % evaluation.every == 0 or number + 1 == rounds
@@ -73,6 +75,7 @@ def play(
         seconds = {"train": trained - began, "test": time.perf_counter() - trained}
         bill = accountant.bill(plan, outcome)
         row = {**_round_row(world, plan, outcome, tested), **bill.round_row(), **probed}
+        planner.observe(row)
         columns = {**_client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
         yield RoundRecord(
             progress, row, _frame({name: [value] for name, value in row.items()}), _frame(columns), planned, seconds
@@ -85,11 +88,11 @@ def _round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eva
     return {
         "round": plan.round,
         "participants": len(plan.participants),
-        "train_loss": float(gamma @ outcome.loss / gamma.sum()),
+        "train_loss": float(gamma @ outcome.loss / gamma.sum()) if plan.participants else None,
         "samples": int(outcome.samples.sum()),
         "entries": int(outcome.entries.sum()),
-        "k_mean": float(plan.k.mean()),
-        "r_mean": float(plan.r.mean()),
+        "k_mean": float(plan.k.mean()) if plan.participants else None,
+        "r_mean": float(plan.r.mean()) if plan.participants else None,
         "accuracy": tested.accuracy if tested else None,
         "loss": tested.loss if tested else None,
         "worst_decile": tested.worst_decile if tested else None,
@@ -99,13 +102,13 @@ def _round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eva
 
 def _client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
     """Columns of the clients table, one entry per participant."""
-    clients = np.array(plan.participants)
+    clients = np.array(plan.participants, dtype=np.int64)
     return {
         "round": np.full(len(clients), plan.round),
         "client": clients,
         "k": plan.k,
         "r": plan.r,
-        "share": np.full(len(clients), 1 / len(clients)) if plan.share is None else plan.share,
+        "share": np.full(len(clients), 1 / max(1, len(clients))) if plan.share is None else plan.share,
         "loss": outcome.loss,
         "samples": outcome.samples,
         "entries": outcome.entries,

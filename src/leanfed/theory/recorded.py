@@ -34,6 +34,7 @@ def with_bounds(rounds: pl.DataFrame) -> pl.DataFrame:
 
 def bound_so_far(rounds: pl.DataFrame, form: str) -> float | None:
     """Right side of Eq. (26) with T the number of rows; None where the theorem does not hold for them."""
+    rounds = rounds.filter(pl.col("theory_k").is_not_null())  # a round without participants takes no step
     rates = rounds["theory_eta"]
     if rates.null_count() or rates.n_unique() != 1:
         return None

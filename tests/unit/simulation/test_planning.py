@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
+from leanfed.algorithms.base import ServerState
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import InfeasibleError, SettingsError
 from leanfed.experiments.settings import Settings
+from leanfed.records import Floats, RoundPlan
 from leanfed.simulation.costs import Accountant, RadioSettings
-from leanfed.simulation.planning import AllocationSettings, Planner
+from leanfed.simulation.engine import RoundOutcome
+from leanfed.simulation.forms import AllocationSettings
+from leanfed.simulation.planning import Planner
 from leanfed.simulation.world import World
 from leanfed.wireless.fleet import FleetSettings
 
 WorldOf = Callable[..., World]
 
 
-def planner(world: World, radio: RadioSettings | None = None, **allocation: object) -> Planner:
-    return Planner(AllocationSettings.model_validate(allocation), Accountant(radio or RadioSettings(), world))
+def planner(world: World, radio: RadioSettings | None = None, rounds: int = 1000, **allocation: object) -> Planner:
+    return Planner(AllocationSettings.model_validate(allocation), Accountant(radio or RadioSettings(), world), rounds)
 
 
 def test_the_default_is_the_methods_own_rates_on_even_shares(world_of: WorldOf) -> None:
@@ -78,8 +83,12 @@ def test_bounds_that_contradict_each_other_are_refused(values: dict[str, float])
 
 @pytest.mark.parametrize("form", ["plain", "fast"])
 def test_a_round_that_nobody_can_make_says_what_to_do(form: str, world_of: WorldOf) -> None:
-    with pytest.raises(InfeasibleError, match=r"round 2: .*Raise allocation\.deadline_s"):
-        planner(world_of(Flpdsp()), rule="joint", form=form, deadline_s=0.001, within_rounds=0).plan(2)
+    made = planner(world_of(Flpdsp()), rule="joint", form=form, deadline_s=0.001, within_rounds=0)
+    with pytest.raises(InfeasibleError, match=r"round 0: .*Raise allocation\.deadline_s"):
+        made.plan(0)
+    later = made.plan(2)  # a run that is under way passes over such a round
+    assert later.plan.participants == ()
+    assert len(later.reasons["excluded"]) == 5
 
 
 def test_round_0_can_have_rates_of_its_own(world_of: WorldOf) -> None:
@@ -96,7 +105,11 @@ def slow_fleet(world_of: WorldOf, tmp_path: Path) -> Callable[..., Planner]:
     rows = [f"{device},50,23,{ghz}" for device, ghz in enumerate((2.0, 2.1, 2.2, 0.4, 0.5))]
     file.write_text("\n".join(["device,distance_m,power_dbm,cpu_ghz", *rows]) + "\n")
     radio = RadioSettings(fleet_file=str(file))
-    return lambda **allocation: planner(world_of(Flpdsp()), radio, rule="joint", **allocation)
+
+    def make(rounds: int = 1000, **allocation: object) -> Planner:
+        return planner(world_of(Flpdsp()), radio, rounds, rule="joint", **allocation)
+
+    return make
 
 
 def test_everybody_takes_part_once_in_m_rounds(slow_fleet: Callable[..., Planner]) -> None:
@@ -131,3 +144,82 @@ def test_absent_clients_of_a_partial_cohort_are_not_called_in(world_of: WorldOf)
     for number in range(6):
         planned = made.plan(number)
         assert set(planned.reasons["due"]) <= set(planned.plan.participants) <= set(world.cohort(number))
+
+
+def test_in_the_last_part_of_a_run_everybody_takes_part(slow_fleet: Callable[..., Planner]) -> None:
+    made = slow_fleet(rounds=9, within_rounds=0, settle=1 / 3)
+    assert [len(made.plan(number).plan.participants) for number in range(9)] == [3] * 6 + [5] * 3
+
+
+@pytest.mark.parametrize("form", ["safe", "fast"])
+def test_a_total_of_energy_lasts_to_the_end(form: str, slow_fleet: Callable[..., Planner]) -> None:
+    total, rounds = 0.9, 10
+    made = slow_fleet(rounds=rounds, form=form, energy_total_j=total)
+    free = slow_fleet(rounds=rounds, form=form)
+    jumping = slow_fleet(rounds=rounds, form=form, energy_total_j=total)
+    spent = {"tight": np.zeros(5), "free": np.zeros(5)}
+    for number in range(rounds):
+        for name, one in (("tight", made), ("free", free)):
+            plan = one.plan(number).plan
+            spent[name][list(plan.participants)] += joules(one, plan)
+    assert (spent["tight"] <= total).all()
+    assert (spent["free"] > total).any()  # otherwise the total was no limit
+    assert spent["tight"].max() > 0.5 * total  # and it is put to use
+    assert np.array_equal(jumping.plan(rounds - 1).plan.k, made.plan(rounds - 1).plan.k)
+
+
+def joules(made: Planner, plan: RoundPlan) -> Floats:
+    """What a plan costs its participants, by the simulator's own account."""
+    world = made.world
+    samples = world.samples(plan.participants)
+    entries = world.algorithm.entries(world.split, plan.k, plan.r)
+    outcome = RoundOutcome(cast(ServerState, None), np.zeros(len(samples)), samples, entries)
+    return np.asarray(made.accountant.bill(plan, outcome).cost.energy_j)
+
+
+def measured(number: int, **constants: float) -> dict[str, float | int]:
+    """A row of the rounds table with constants in it."""
+    known = {"loss": 2.0, "l1": 3.0, "l2": 5.0, "g_sq": 4.0, "m": 7.0, "sigma_sq": 1.0, "delta_sq": 1.0, "eta": 0.1}
+    return {"round": number, **{f"theory_{name}": value for name, value in (known | constants).items()}}
+
+
+def test_theta_follows_from_what_was_measured_before(world_of: WorldOf) -> None:
+    made = planner(world_of(Flpdsp()), rule="joint", form="safe", theta="estimated")
+    assert "theta_ratio" not in made.plan(0).reasons
+    made.observe(measured(0))
+    made.observe(measured(3, l1=6.0))
+    # theta1 / theta2 = 2 L1 M / (eta (2 - max(0, L2 eta - 1)) G^2), the largest constants met so far
+    assert made.plan(1).reasons["theta_ratio"] == pytest.approx(2 * 3 * 7 / (0.1 * 2 * 4))
+    assert made.plan(4).reasons["theta_ratio"] == pytest.approx(2 * 6 * 7 / (0.1 * 2 * 4))
+
+
+def test_a_learning_rate_beyond_the_theorem_keeps_the_given_theta(world_of: WorldOf) -> None:
+    made, given = (
+        planner(world_of(Flpdsp()), rule="joint", form="safe", theta=theta) for theta in ("estimated", "given")
+    )
+    made.observe(measured(0, l2=31.0))  # eta = 0.1 is above 3/L2
+    planned = made.plan(1)
+    assert "below 3/L2 = 0.0967" in planned.reasons["theta_refused"]
+    assert np.array_equal(planned.plan.r, given.plan(1).plan.r)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"allocation": {"rule": "joint", "form": "safe", "theta": "estimated"}}, r"set theory\.every"),
+        ({"allocation": {"rule": "joint", "theta": "estimated"}}, r"'fast' plans without theta"),
+        ({"allocation": {"rule": "joint", "form": "safe", "solver": "dca", "energy_total_j": 3.0}}, r"certified"),
+        (
+            {
+                "allocation": {"rule": "joint", "form": "safe", "theta": "estimated"},
+                "theory": {"every": 5},
+                "training": {"momentum": 0.9},
+            },
+            r"no theorem to go by: there is momentum",
+        ),
+    ],
+    ids=str,
+)
+def test_theta_and_energy_that_cannot_be_had_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Settings.from_values(values)

@@ -1,0 +1,126 @@
+"""The forms of FLPDSP-OPT and the settings of whoever decides on keep rates and bandwidth."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from leanfed.algorithms.base import Algorithm
+from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.records import Section, kept_count
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+Form = Literal["plain", "safe", "fast"]
+
+# What a form brings along where the settings do not say otherwise.
+FORMS: Final[dict[str, dict[str, Any]]] = {
+    "plain": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0, "settle_k_max": 1.0},
+    "safe": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0, "settle_k_max": 1.0},
+    "fast": {
+        "k_min": 0.01,
+        "k_max": 0.05,
+        "r_min": 0.5,
+        "within_rounds": 10,
+        "settle": 1 / 3,
+        "settle_k_max": 0.2,
+    },
+}
+
+
+class AllocationSettings(Section):
+    """Who decides on keep rates and bandwidth; the constants that the paper leaves open carry a source tag."""
+
+    rule: Literal["own", "joint"] = "own"
+    """own: the method's rates, bandwidth as below; joint: FLPDSP's k, r and bandwidth are planned every round."""
+    bandwidth: Literal["equal", "min-max"] = "equal"
+    """With rule = "own": even shares as in the paper, or the split that makes the slowest participant fastest."""
+    form: Form = "fast"
+    """With rule = "joint". plain: the paper to the letter; safe: its objective with heads that survive pruning and
+    error feedback; fast: the most progress per second, with a deadline of its own choice."""
+    solver: Literal["certified", "dca"] = "certified"
+    """Of the plain and the safe form: the price solver with its certificate, or Algorithm 2."""
+    deadline_s: float | None = Field(default=0.8, gt=0)
+    """tau_max of a round (assumed, for LeNet-5); the fast form chooses any deadline up to it. None: no limit."""
+    energy_budget_j: float | None = Field(default=0.3, gt=0)
+    """E_max of one client in one round (assumed, for LeNet-5). None: no limit."""
+    theta1: float = Field(default=0.1, ge=0)
+    """Price of pruning in Eq. (27); only theta1 / theta2 matters (estimated: 0.1 to 0.15 fits the paper's tables)."""
+    theta2: float = Field(default=1.0, gt=0)
+    """Price of sparsification in Eq. (27)."""
+    theta: Literal["given", "estimated"] = "given"
+    """Of the plain and the safe form: the two prices above, or those that Theorem 1 gives with the constants measured
+    so far on this run (set theory.every), beginning with the given ones."""
+    energy_total_j: float | None = Field(default=None, gt=0)
+    """E_max of one client over all rounds, Eq. (27c); None: only the limit of a round. The plain and the safe form put
+    a price on each client's joules, the fast form lets it spend what is left over the rounds that are left."""
+    k_min: Rate = 0.01
+    """Least keep rate of a base gradient (plain and safe 0 as in the paper; fast 0.01, assumed)."""
+    k_max: Rate = 0.05
+    """Largest keep rate of a base gradient (plain and safe 1 as in the paper; fast 0.05, estimated: on the embedded
+    digits 0.02 to 0.05 took less simulated time than 0.1, and 0.02 ended a point lower)."""
+    r_min: Rate = 0.5
+    """Least keep rate of a head (plain and safe 0 as in the paper; fast 0.5, assumed)."""
+    within_rounds: int = Field(default=10, ge=0)
+    """Everybody takes part at least once in so many rounds, where its own limits allow it (fast 10, estimated on the
+    embedded digits); 0: no such floor (plain and safe)."""
+    settle: Rate = 1 / 3
+    """The last part of a run, in which everybody takes part in every round where its own limits allow it (fast 1/3,
+    estimated on the embedded digits; plain and safe none): haste first, then those who were left behind catch up."""
+    settle_k_max: Rate = 0.2
+    """k_max in that last part (fast 0.2, estimated likewise): such a round waits for the slowest device anyway, which
+    leaves more of the band to everybody."""
+    first_k: Rate | None = None
+    """k of everybody in round 0, less where it does not fit; None: round 0 is planned as the others are."""
+    first_r: Rate | None = None
+    """r of everybody in round 0, if first_k is given; None: whole heads."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_the_form_brings(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {**FORMS.get(str(values.get("form", "fast")), {}), **values}
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> AllocationSettings:
+        if self.k_min > min(self.k_max, self.settle_k_max):
+            raise ValueError(
+                f"k_min = {self.k_min} is above k_max = {self.k_max} or settle_k_max = {self.settle_k_max}; "
+                "lower one or raise the other"
+            )
+        if self.first_r is not None and self.first_k is None:
+            raise ValueError("first_r is given without first_k; give both, or first_k alone")
+        for name in ("within_rounds", "settle"):
+            if getattr(self, name) and self.form != "fast":
+                raise ValueError(f"{name} is a floor of the form 'fast'; leave it out with form = {self.form!r}")
+        if self.theta == "estimated" and self.form == "fast":
+            raise ValueError("theta = 'estimated' is for the forms 'plain' and 'safe'; 'fast' plans without theta")
+        if self.energy_total_j is not None and self.solver == "dca" and self.form != "fast":
+            raise ValueError("energy_total_j needs solver = 'certified': Algorithm 2 knows no price of energy")
+        return self
+
+    def settling(self, number: int, rounds: int) -> bool:
+        """Whether a round belongs to the last part of a run."""
+        return number >= rounds - kept_count(self.settle, rounds)
+
+    def fitted(self, algorithm: Algorithm) -> Algorithm:
+        """The method as the rule needs it: safe and fast keep dense heads and what was not sent, unless told not to.
+
+        What the settings say in so many words (algorithm.prune.head_memory, algorithm.sparsify.error_feedback) holds.
+        """
+        if self.rule == "own":
+            return algorithm
+        if not isinstance(algorithm, Flpdsp):
+            raise ValueError(
+                "allocation.rule = 'joint' plans k and r of the method 'flpdsp'; for other methods set "
+                "allocation.rule = 'own', with allocation.bandwidth = 'min-max' if the band should be split well"
+            )
+        if self.form == "plain":
+            return algorithm
+        sparsify, prune = algorithm.sparsify, algorithm.prune
+        if "error_feedback" not in sparsify.model_fields_set and not sparsify.rescale:
+            sparsify = sparsify.model_copy(update={"error_feedback": True})
+        if "head_memory" not in prune.model_fields_set:
+            prune = prune.model_copy(update={"head_memory": "keep"})
+        return algorithm.model_copy(update={"sparsify": sparsify, "prune": prune})
