@@ -34,6 +34,16 @@ def explained(path: Path, action: str = "write") -> Iterator[None]:
         raise StorageError(f"Cannot {action} {path}: {error.strerror or error}. {advice}") from error
 
 
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """What is created inside is for its owner alone: files 0600, folders 0700 (the umask is the whole process's)."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def make_folder(path: Path) -> Path:
     """Create a folder and its parents."""
     with explained(path, "create folder"):

@@ -14,6 +14,10 @@ from leanfed.errors import nearest
 Floats = NDArray[np.float32]
 
 
+class NotFiniteError(FrameError):
+    """A frame holds NaN or infinity."""
+
+
 @dataclass(frozen=True)
 class ValueType:
     """How one value is written."""
@@ -67,7 +71,7 @@ def unpack_values(section: memoryview, dtype: str, count: int) -> Floats:
         raise FrameError(f"Frame refused: {len(section)} bytes of values where {count} {dtype} take {expected}.")
     values = VALUE_TYPES[dtype].unpack(section)
     if not np.isfinite(values).all():
-        raise FrameError("Frame refused: it holds values that are not finite.")
+        raise NotFiniteError("Frame refused: it holds values that are not finite.")
     return values
 
 

@@ -1,1 +1,28 @@
-"""The real world: the same algorithm on Flower."""
+"""The real world: the same algorithm on Flower. The only room that imports flwr (extra `leanfed[flower]`).
+
+Flower runs two apps: `leanfed.deployment.server_app:app` and `leanfed.deployment.client_app:app`. `write_app(folder)`
+in `deployment.flower_app` writes the folder that `flwr run` ships; it holds names and defaults, no code.
+
+Run-config keys (`flwr run --run-config FILE.toml`; defaults and meaning in `deployment.config.RunConfig`):
+
+    settings        the experiment as one JSON text: `json.dumps(Settings.from_toml(path).resolved())`
+    run-folder      where the server keeps the run; an absolute path on the server
+    resume          true: go on with the run in run-folder; `settings` must be that folder's settings.json
+    audit           the audit log on the server; empty: run-folder/audit.jsonl
+    nodes, join-s   how many nodes to wait for before the first round (0: one per client), and how long
+    deadline-s      seconds until a round goes on without those who have not answered
+    quorum          share of a round's participants whose updates must be there by then
+    attempts        how often a round without quorum is tried again before the run stops (resume goes on)
+    offences        refused updates after which a node is set aside
+    poll-s          seconds between two looks at the mail
+    fleet           measured: plan from what devices report; profile: from the settings' own fleet (or fleet file)
+    energy-total-j  joules that each client may spend over the whole run, priced over the rounds; 0: no such limit
+    store, data-dir for the virtual nodes of Flower's simulation engine, which have no node-config
+
+Node-config keys (`flower-supernode --node-config "client-id=3 store='/var/lib/leanfed' data-dir='/data'"`):
+
+    client-id       which client of the settings this node is: 0, 1, ...
+    store           the node's own folder (0700): head, memories and round of every run
+    data-dir        where its data sets are; empty: LEANFED_DATA
+    data            dealt (default): its share of the whole data set, as in a simulation; own: all that data-dir holds
+"""

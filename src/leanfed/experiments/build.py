@@ -187,7 +187,7 @@ def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
             rounds.append(record.rounds)
             clients.append(record.clients)
             listen(record)
-            if _arrived(settings, record.rounds):
+            if arrived(settings, record.rounds):
                 break
     table = _with_theory(settings, pl.concat(rounds))
     return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
@@ -197,8 +197,8 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
     """The rounds that are left, with a checkpoint every so often, then the final files."""
     checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
     progress = checkpoints.load(world) or start(world)
-    if progress.round and _arrived(settings, checkpoints.tables()["rounds"]):
-        return _finish(settings, world, folder, checkpoints, progress)
+    if progress.round and arrived(settings, checkpoints.tables()["rounds"]):
+        return finish_folder(settings, world, folder, checkpoints.tables(), progress)
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
     clock = time.perf_counter()
@@ -210,7 +210,7 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
             progress = record.progress
             rounds.append(record.rounds)
             clients.append(record.clients)
-            last = progress.round == settings.rounds or _arrived(settings, record.rounds)
+            last = progress.round == settings.rounds or arrived(settings, record.rounds)
             if last or progress.round % settings.run.checkpoint_every == 0:
                 checkpoints.save(progress, pl.concat(rounds), pl.concat(clients))
                 rounds, clients = [], []
@@ -232,18 +232,19 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
             listen(record)
             if last:
                 break
-    return _finish(settings, world, folder, checkpoints, progress)
+    return finish_folder(settings, world, folder, checkpoints.tables(), progress)
 
 
-def _arrived(settings: Settings, rounds: pl.DataFrame) -> bool:
+def arrived(settings: Settings, rounds: pl.DataFrame) -> bool:
     """Whether these rounds reach the accuracy at which the run is to end."""
     target = settings.run.stop_at_accuracy
     return target is not None and rounds.filter(pl.col("accuracy") >= target).height > 0
 
 
-def _finish(settings: Settings, world: World, folder: RunFolder, checkpoints: Checkpoints, progress: Progress) -> Run:
+def finish_folder(
+    settings: Settings, world: World, folder: RunFolder, tables: dict[str, pl.DataFrame], progress: Progress
+) -> Run:
     """Write the tables, the weights and, last, the summary."""
-    tables = checkpoints.tables()
     tables = {**tables, "rounds": _with_theory(settings, tables["rounds"])}
     for name, table in tables.items():
         write_table(folder.table(name), table)

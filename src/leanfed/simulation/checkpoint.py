@@ -41,18 +41,21 @@ class Checkpoints:
         self._sums: dict[str, str] = {}  # file -> SHA-256
         self._live: dict[str, list[int]] = {}  # state file -> clients whose newest state it holds
         self._rows: list[str] = []  # files of rows in order
+        self.extra: dict[str, Any] = {}  # what the last load found beside the state
         self._writer = ThreadPoolExecutor(1, "leanfed-checkpoint")
         self._writing: Future[None] | None = None
 
-    def save(self, progress: Progress, rounds: pl.DataFrame, clients: pl.DataFrame) -> None:
-        """Begin to make `progress` and the rows since the last save durable."""
+    def save(
+        self, progress: Progress, rounds: pl.DataFrame, clients: pl.DataFrame, extra: dict[str, Any] | None = None
+    ) -> None:
+        """Begin to make `progress`, the rows since the last save and `extra` (plain values) durable."""
         self.wait()
         store = progress.clients
         chosen = store.started() if len(self._live) >= MOST_PARTS else sorted(store.changed)
         arrays = _state_arrays(progress, chosen)
         store.changed.clear()
         tables = {"rounds": rounds, "clients": clients}
-        self._writing = self._writer.submit(self._write_all, progress.round, arrays, chosen, tables)
+        self._writing = self._writer.submit(self._write_all, progress.round, arrays, chosen, tables, extra or {})
 
     def wait(self) -> None:
         """Return when the last save is on disk, or raise what stopped it."""
@@ -74,6 +77,7 @@ class Checkpoints:
         manifest = read_json(self.folder / MANIFEST)
         self._check(manifest)
         self._sums, self._live, self._rows = manifest["sha256"], manifest["clients"], manifest["rows"]
+        self.extra = manifest.get("extra", {})
         store = world.new_clients()
         for name, clients in self._live.items():
             store.restore(_named(self._read(name), "client."), clients)
@@ -83,7 +87,14 @@ class Checkpoints:
         """All rows saved so far."""
         return {name: read_rows([self.folder / part for part in self._rows], name) for name in ("rounds", "clients")}
 
-    def _write_all(self, number: int, arrays: Arrays, chosen: list[int], tables: dict[str, pl.DataFrame]) -> None:
+    def _write_all(
+        self,
+        number: int,
+        arrays: Arrays,
+        chosen: list[int],
+        tables: dict[str, pl.DataFrame],
+        extra: dict[str, Any],
+    ) -> None:
         """State, rows, manifest, broom; in the writer's thread."""
         state, rows = f"state-{number:06d}.safetensors", f"rows-{number:06d}.safetensors"
         self._write(state, arrays)
@@ -99,6 +110,7 @@ class Checkpoints:
             "clients": self._live,
             "rows": self._rows,
             "sha256": self._sums,
+            "extra": extra,
         }
         write_json(self.folder / MANIFEST, manifest)
         self._sweep(named | {MANIFEST})
@@ -116,7 +128,9 @@ class Checkpoints:
                 raise StorageError(f"{path} is missing or damaged. Restore it from a copy, or start a new run.")
 
     def _save_rows(self, name: str, tables: dict[str, pl.DataFrame]) -> None:
-        """Write the new rows; many files become one."""
+        """Write the new rows, if there are any; many files become one."""
+        if all(table.is_empty() for table in tables.values()):
+            return
         parts = [part for part in self._rows if part != name]
         if len(parts) >= MOST_PARTS:
             paths = [self.folder / part for part in parts]

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch.nn import functional
 
-from leanfed.algorithms.base import ServerState
+from leanfed.algorithms.base import ClientState, ServerState
 from leanfed.records import Floats, Section
 from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.world import World
@@ -55,16 +55,16 @@ class Evaluation:
 
 def evaluate(world: World, server: ServerState, clients: ClientStore, model: FlatModel) -> Evaluation:
     """Every client's model on its own test set."""
-    results = [_client_result(world, server, clients, model, client) for client in range(world.task.clients)]
+    results = [client_result(world, server, clients[client], model, client) for client in range(world.task.clients)]
     accuracy, loss = np.array(results).T
     return Evaluation(accuracy, loss, world.task.gamma)
 
 
-def _client_result(
-    world: World, server: ServerState, clients: ClientStore, model: FlatModel, client: int
+def client_result(
+    world: World, server: ServerState, state: ClientState, model: FlatModel, client: int
 ) -> tuple[float, float]:
-    """(accuracy, mean loss) of one client."""
-    weights = world.algorithm.personal_weights(server, clients[client], model)
+    """(accuracy, mean loss) of one client's model on its own test set."""
+    weights = world.algorithm.personal_weights(server, state, model)
     rows = world.task.partition.test[client]
     right, loss = 0, 0.0
     for start in range(0, len(rows), BATCH):

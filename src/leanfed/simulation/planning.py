@@ -58,6 +58,14 @@ class Planner:
         self._past = self._beginning()
         self._measured: list[dict[str, Any]] = []  # what `observe` was told, in the order of the rounds
 
+    def memory(self) -> dict[str, Any]:
+        """What later plans depend on, as plain values."""
+        return {"next": self._next, "absent": self._absent.tolist()}
+
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """Go on from a `memory`."""
+        self._next, self._absent = int(memory["next"]), np.array(memory["absent"], dtype=np.int64)
+
     def plan(self, number: int) -> Planned:
         """The plan of one round."""
         if self.settings.rule == "own":

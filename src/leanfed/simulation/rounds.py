@@ -74,15 +74,14 @@ def play(
         tested = engine.evaluate(progress.server, progress.clients) if due else None
         seconds = {"train": trained - began, "test": time.perf_counter() - trained}
         bill = accountant.bill(plan, outcome)
-        row = {**_round_row(world, plan, outcome, tested), **bill.round_row(), **probed}
+        row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed}
         planner.observe(row)
-        columns = {**_client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
-        yield RoundRecord(
-            progress, row, _frame({name: [value] for name, value in row.items()}), _frame(columns), planned, seconds
-        )
+        columns = {**client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
+        one_row = typed_frame({name: [value] for name, value in row.items()})
+        yield RoundRecord(progress, row, one_row, typed_frame(columns), planned, seconds)
 
 
-def _round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
+def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
     """One row of the rounds table; test columns are empty where nothing was evaluated."""
     gamma = world.task.gamma[list(plan.participants)]
     return {
@@ -100,7 +99,7 @@ def _round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eva
     }
 
 
-def _client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
+def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
     """Columns of the clients table, one entry per participant."""
     clients = np.array(plan.participants, dtype=np.int64)
     return {
@@ -116,7 +115,7 @@ def _client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation |
     }
 
 
-def _frame(columns: dict[str, Any]) -> pl.DataFrame:
+def typed_frame(columns: dict[str, Any]) -> pl.DataFrame:
     """Columns with one type for each, so that rows of any two rounds fit together."""
     whole = {"round", "client", "participants", "samples", "entries"}
     return pl.DataFrame(columns, schema={name: pl.Int64 if name in whole else pl.Float64 for name in columns})

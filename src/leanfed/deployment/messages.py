@@ -1,0 +1,166 @@
+"""What server and nodes say to each other: plain records and the codec's frames; nothing is ever unpickled.
+
+An order goes down with the base as one frame, the same object for every node, so that it is stored once. An answer
+comes up with the coded update as bytes in a plain record. Every field of an answer is checked as if it were hostile.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeVar
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from pydantic import ConfigDict, Field, ValidationError
+
+from leanfed.errors import InputError
+from leanfed.records import Section
+
+PROTOCOL: Final = 1
+FRAME_TYPE = "leanfed.frame"  # how an Array's bytes are to be read: by the codec, and by nothing else
+ANSWER, ORDER, BASE = "answer", "order", "base"
+RecordType = ArrayRecord | ConfigRecord | MetricRecord
+T = TypeVar("T", bound="Said")
+
+
+class MessageError(InputError):
+    """A message cannot be used; `kind` says why in a word."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+class Said(Section):
+    """A plain record that travels: exact types, finite numbers, no unknown keys."""
+
+    model_config = ConfigDict(strict=True)
+
+    protocol: Literal[1] = PROTOCOL
+    """Both sides must speak the same."""
+
+
+class Device(Said):
+    """What a node knows of itself, in SI units; absent where its platform does not tell."""
+
+    flops_per_s: float = Field(gt=0, le=1e18)
+    """A short calibration: multiply-add throughput of one core."""
+    step_s: float | None = Field(default=None, gt=0, le=1e7)
+    """Seconds of the last training, all local steps."""
+    step_samples: int | None = Field(default=None, gt=0)
+    """Samples that went through it."""
+    step_r: float | None = Field(default=None, ge=0, le=1)
+    """Keep rate of the head in it."""
+    step_j: float | None = Field(default=None, ge=0, le=1e9)
+    """Joules of the package or battery during it."""
+    battery: float | None = Field(default=None, ge=0, le=1)
+    """Charge of the battery as a share of full."""
+
+
+class Question(Said):
+    """The server asks a node who it is."""
+
+    run: str
+    """The run, as node stores name it."""
+
+
+class Hello(Said):
+    """A node's answer to it."""
+
+    client: int = Field(ge=0)
+    samples: int = Field(gt=0)
+    test_samples: int = Field(gt=0)
+    majority_guess: float = Field(ge=0, le=1)
+    """Accuracy on its test set of always naming its most frequent training label."""
+    round: int = Field(ge=-1)
+    """The last round in its store; -1: none."""
+    sent_at: float = Field(ge=0)
+    """The node's clock when it answered."""
+
+
+class Order(Said):
+    """One client's part of a round; the base travels beside it."""
+
+    run: str
+    token: str
+    """Drawn for this order; the answer repeats it, so that an old answer is not taken for a new one."""
+    round: int = Field(ge=0)
+    client: int = Field(ge=0)
+    applied: int = Field(ge=-1)
+    """The last round of this client that the server applied; what the client did since then is undone."""
+    applied_token: str
+    """The token of the order that was applied then; empty where none was."""
+    train: bool
+    evaluate: bool
+    """Test the model that the base makes with the client's head, before training."""
+    k: float = Field(ge=0, le=1)
+    r: float = Field(ge=0, le=1)
+    share: float = Field(ge=0, le=1)
+    """l, the client's share of the band; advice to its radio."""
+
+
+class Answer(Said):
+    """What comes back."""
+
+    run: str
+    token: str
+    round: int = Field(ge=0)
+    client: int = Field(ge=0)
+    store: Literal["kept", "fresh", "ahead"]
+    """fresh: the store had no state of this run; ahead: it was further than the server, and stayed there."""
+    frame: bytes = b""
+    """The coded update; empty where nothing was trained."""
+    loss: float | None = None
+    samples: int | None = Field(default=None, gt=0)
+    accuracy: float | None = Field(default=None, ge=0, le=1)
+    test_loss: float | None = Field(default=None, ge=0)
+    ready_s: float = Field(ge=0)
+    """Seconds to load data, head and base."""
+    train_s: float = Field(ge=0)
+    test_s: float = Field(ge=0)
+    sent_at: float = Field(ge=0)
+
+
+def pack(*, device: Device | None = None, base: ArrayRecord | None = None, **said: Said) -> RecordDict:
+    """Records for a message; absent values are left out, since Flower's records cannot hold them."""
+    if device is not None:
+        said["device"] = device
+    records: dict[str, RecordType] = {
+        name: ConfigRecord(record.model_dump(exclude_none=True)) for name, record in said.items()
+    }
+    if base is not None:
+        records[BASE] = base
+    return RecordDict(records)
+
+
+def unpack(content: RecordDict, name: str, kind: type[T]) -> T:
+    """A checked record of a message, or a `MessageError`."""
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
+        raise MessageError("malformed", f"it has no record {name!r}")
+    try:
+        return kind.model_validate(dict(record))
+    except ValidationError as error:
+        detail = error.errors()[0]
+        key = ".".join(str(part) for part in detail["loc"])
+        kind_of = "not-finite" if detail["type"] == "finite_number" else "malformed"
+        raise MessageError(kind_of, f"{name}.{key}: {detail['msg'][:1].lower()}{detail['msg'][1:]}") from None
+
+
+def base_record(frame: bytes) -> ArrayRecord:
+    """The base as Flower carries it: in chunks, its bytes untouched."""
+    return ArrayRecord({"frame": Array("uint8", (len(frame),), FRAME_TYPE, frame)})
+
+
+def base_frame(content: RecordDict) -> bytes:
+    """The bytes of the base in a message."""
+    record = content.get(BASE)
+    array = record.get("frame") if isinstance(record, ArrayRecord) else None
+    if array is None or array.stype != FRAME_TYPE:
+        raise MessageError("malformed", "it has no base")
+    return array.data
+
+
+def wire_bytes(content: RecordDict) -> int:
+    """Bytes of all objects that a message's content is made of, as Flower sends them."""
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())

@@ -1,0 +1,154 @@
+"""Planning for devices that are really there: the simulator's planner over the nodes' own reports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from leanfed.allocation.energy import EnergyState, plan_round
+from leanfed.allocation.problem import Problem
+from leanfed.allocation.solution import Solution
+from leanfed.deployment.fleet import ReportedFleet
+from leanfed.experiments.settings import Settings
+from leanfed.records import Floats
+from leanfed.simulation.costs import Accountant
+from leanfed.simulation.planning import AllocationSettings, Planned, Planner
+from leanfed.simulation.world import World
+from leanfed.tasks.datasets import DATASETS
+from leanfed.tasks.models import MODELS
+from leanfed.tasks.partition import Partition
+from leanfed.tasks.task import Images, Task
+
+
+@dataclass(frozen=True)
+class FarTask(Task):
+    """A task whose samples are elsewhere: the server knows how many each client has, and no more."""
+
+    guesses: Floats = field(default_factory=lambda: np.zeros(0))
+
+    @cached_property
+    def majority_guess(self) -> Floats:
+        """As the clients report it."""
+        return self.guesses
+
+
+@dataclass(frozen=True)
+class FleetWorld(World):
+    """A world in which only those take part who are there."""
+
+    available: set[int] = field(default_factory=set)
+
+    def cohort(self, round_number: int) -> tuple[int, ...]:
+        """Those of the settings' cohort who are there."""
+        return tuple(client for client in super().cohort(round_number) if client in self.available)
+
+
+def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[int, float]) -> FleetWorld:
+    """The server's world: clients with their reported sample counts, none where nobody has reported."""
+    clients = settings.task.partition.clients
+    counts = [samples.get(client, 0) for client in range(clients)]
+    rows = tuple(np.arange(count) for count in counts)
+    task = FarTask(
+        settings.task,
+        settings.seed,
+        _no_images(settings),
+        _no_images(settings),
+        Partition(rows, rows),
+        np.array([guesses.get(client, 0.0) for client in range(clients)]),
+    )
+    return FleetWorld(task, settings.algorithm, settings.training, settings.participation)
+
+
+def _no_images(settings: Settings) -> Images:
+    spec = DATASETS[settings.task.dataset]
+    shape = (0, *MODELS[settings.task.model].input_shape)
+    mean, deviation = (torch.tensor(values).reshape(-1, 1, 1) for values in (spec.mean, spec.deviation))
+    return Images(np.zeros(shape, dtype=np.uint8), np.zeros(0, dtype=np.int64), mean, deviation)
+
+
+class HorizonPlanner(Planner):
+    """Plans under a total of joules per client: each round costs what it is worth at the current price of a joule."""
+
+    def __init__(self, settings: AllocationSettings, accountant: Accountant, total_j: float, rounds: int) -> None:
+        super().__init__(settings, accountant)
+        self.energy = EnergyState.start(np.full(self.world.task.clients, total_j), rounds)
+
+    def memory(self) -> dict[str, Any]:
+        """With what is left of the budgets, and the prices."""
+        energy = {
+            "remaining_j": self.energy.remaining_j.tolist(),
+            "rounds_left": self.energy.rounds_left,
+            "price": self.energy.price.tolist(),
+        }
+        return {**super().memory(), "energy": energy}
+
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """Go on from a `memory`."""
+        super().remember(memory)
+        kept = memory["energy"]
+        self.energy = replace(
+            self.energy,
+            remaining_j=np.array(kept["remaining_j"]),
+            rounds_left=int(kept["rounds_left"]),
+            price=np.array(kept["price"]),
+        )
+
+    def _solve(self, problem: Problem, number: int, due: Any) -> tuple[Solution, dict[str, Any]]:
+        """The certified plan at the clients' prices; budgets and prices move on."""
+        cohort, everyone = list(self.world.cohort(number)), self.energy
+        part = replace(
+            everyone,
+            budget_j=everyone.budget_j[cohort],
+            remaining_j=everyone.remaining_j[cohort],
+            price=everyone.price[cohort],
+        )
+        solution, after = plan_round(problem, part, payload=self.accountant.settings.payload)
+        remaining, price = everyone.remaining_j.copy(), everyone.price.copy()
+        remaining[cohort], price[cohort] = after.remaining_j, after.price
+        self.energy = replace(everyone, remaining_j=remaining, price=price, rounds_left=after.rounds_left)
+        spent = {"price_j_max": float(price.max()), "remaining_j_min": float(remaining.min())}
+        return solution, {"objective": solution.objective, "starved": len(solution.starved), **spent}
+
+
+class FleetPlanner:
+    """The planner of a run with what it stands on; plans again from where it was when a round is tried again."""
+
+    def __init__(self, settings: Settings, world: FleetWorld, *, measured: bool, total_j: float) -> None:
+        self.world = world
+        self.accountant = Accountant(settings.radio, world)
+        self.reports = ReportedFleet(settings.radio, world, self.accountant.fleet) if measured else None
+        if self.reports is not None:
+            self.accountant.fleet = self.reports
+        horizon = total_j > 0 and settings.allocation.rule == "joint"
+        self.planner = (
+            HorizonPlanner(settings.allocation, self.accountant, total_j, settings.rounds)
+            if horizon
+            else Planner(settings.allocation, self.accountant)
+        )
+        self._before = self.planner.memory()
+
+    def plan(self, number: int, available: Collection[int]) -> Planned | None:
+        """The plan of a round for those who are there; nothing where none of its cohort is."""
+        self.world.available.clear()
+        self.world.available.update(available)
+        if not self.world.cohort(number):
+            return None
+        if self.reports is not None:
+            self.reports.renew(number)
+        self._before = self.planner.memory()
+        return self.planner.plan(number)
+
+    def undo(self) -> None:
+        """Forget the last plan: its round did not come about."""
+        self.planner.remember(self._before)
+
+    def done(self, number: int, accepted: Collection[int]) -> None:
+        """Count who really took part."""
+        absent = np.array(self._before["absent"]) + 1
+        absent[list(accepted)] = 0
+        self.planner.remember({**self.planner.memory(), "next": number + 1, "absent": absent.tolist()})
