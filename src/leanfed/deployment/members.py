@@ -62,10 +62,6 @@ class Members:
         if known is not None:
             member.applied, member.applied_token = known.applied, known.applied_token
             member.last_frame = known.last_frame
-                known.applied,
-                known.applied_token,
-                known.last_frame,
-            )
             member.offences, member.set_aside = known.offences, known.set_aside
             member.upload_bit_per_s, member.upload_share = known.upload_bit_per_s, known.upload_share
         self.by_client[hello.client] = member
