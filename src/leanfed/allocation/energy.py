@@ -8,8 +8,9 @@ channels are known beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,16 @@ class EnergyState:
             client = int(np.argmax(~(budget >= 0.0)))
             raise InputError(f"energy budget of client {client} is {budget[client]:g} J; it must be at least 0.")
         return cls(budget, rounds, budget.copy(), rounds, np.zeros(budget.size))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> EnergyState:
+        """Back from them."""
+        kept: dict[str, Any] = {name: np.array(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**kept)
 
     def of(self, clients: Sequence[int]) -> EnergyState:
         """The state of some clients."""

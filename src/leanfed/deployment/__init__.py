@@ -16,7 +16,6 @@ Run-config keys (`flwr run --run-config FILE.toml`; defaults and meaning in `dep
     offences        refused updates after which a node is set aside
     poll-s          seconds between two looks at the mail
     fleet           measured: plan from what devices report; profile: from the settings' own fleet (or fleet file)
-    energy-total-j  joules that each client may spend over the whole run, priced over the rounds; 0: no such limit
     store, data-dir for the virtual nodes of Flower's simulation engine, which have no node-config
 
 Node-config keys (`flower-supernode --node-config "client-id=3 store='/var/lib/leanfed' data-dir='/data'"`):

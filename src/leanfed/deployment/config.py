@@ -44,8 +44,6 @@ class RunConfig(Section):
     """Seconds between two looks at the mail."""
     fleet: Literal["measured", "profile"] = "measured"
     """What plans are made from: the devices' reports, or the fleet of the settings."""
-    energy_total_j: float = Field(default=0.0, ge=0)
-    """Joules of each client over the whole run; 0: no such limit."""
     store: str = ""
     """Where virtual nodes keep their stores."""
     data_dir: str = ""

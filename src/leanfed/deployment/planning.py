@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 
-from leanfed.allocation.energy import EnergyState, plan_round
-from leanfed.allocation.problem import Problem
-from leanfed.allocation.solution import Solution
 from leanfed.deployment.fleet import ReportedFleet
 from leanfed.experiments.settings import Settings
 from leanfed.records import Floats
 from leanfed.simulation.costs import Accountant
-from leanfed.simulation.planning import AllocationSettings, Planned, Planner
+from leanfed.simulation.planning import Planned, Planner
 from leanfed.simulation.world import World
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.models import MODELS
@@ -71,65 +67,16 @@ def _no_images(settings: Settings) -> Images:
     return Images(np.zeros(shape, dtype=np.uint8), np.zeros(0, dtype=np.int64), mean, deviation)
 
 
-class HorizonPlanner(Planner):
-    """Plans under a total of joules per client: each round costs what it is worth at the current price of a joule."""
-
-    def __init__(self, settings: AllocationSettings, accountant: Accountant, total_j: float, rounds: int) -> None:
-        super().__init__(settings, accountant)
-        self.energy = EnergyState.start(np.full(self.world.task.clients, total_j), rounds)
-
-    def memory(self) -> dict[str, Any]:
-        """With what is left of the budgets, and the prices."""
-        energy = {
-            "remaining_j": self.energy.remaining_j.tolist(),
-            "rounds_left": self.energy.rounds_left,
-            "price": self.energy.price.tolist(),
-        }
-        return {**super().memory(), "energy": energy}
-
-    def remember(self, memory: Mapping[str, Any]) -> None:
-        """Go on from a `memory`."""
-        super().remember(memory)
-        kept = memory["energy"]
-        self.energy = replace(
-            self.energy,
-            remaining_j=np.array(kept["remaining_j"]),
-            rounds_left=int(kept["rounds_left"]),
-            price=np.array(kept["price"]),
-        )
-
-    def _solve(self, problem: Problem, number: int, due: Any) -> tuple[Solution, dict[str, Any]]:
-        """The certified plan at the clients' prices; budgets and prices move on."""
-        cohort, everyone = list(self.world.cohort(number)), self.energy
-        part = replace(
-            everyone,
-            budget_j=everyone.budget_j[cohort],
-            remaining_j=everyone.remaining_j[cohort],
-            price=everyone.price[cohort],
-        )
-        solution, after = plan_round(problem, part, payload=self.accountant.settings.payload)
-        remaining, price = everyone.remaining_j.copy(), everyone.price.copy()
-        remaining[cohort], price[cohort] = after.remaining_j, after.price
-        self.energy = replace(everyone, remaining_j=remaining, price=price, rounds_left=after.rounds_left)
-        spent = {"price_j_max": float(price.max()), "remaining_j_min": float(remaining.min())}
-        return solution, {"objective": solution.objective, "starved": len(solution.starved), **spent}
-
-
 class FleetPlanner:
     """The planner of a run with what it stands on; plans again from where it was when a round is tried again."""
 
-    def __init__(self, settings: Settings, world: FleetWorld, *, measured: bool, total_j: float) -> None:
+    def __init__(self, settings: Settings, world: FleetWorld, *, measured: bool) -> None:
         self.world = world
         self.accountant = Accountant(settings.radio, world)
         self.reports = ReportedFleet(settings.radio, world, self.accountant.fleet) if measured else None
         if self.reports is not None:
             self.accountant.fleet = self.reports
-        horizon = total_j > 0 and settings.allocation.rule == "joint"
-        self.planner = (
-            HorizonPlanner(settings.allocation, self.accountant, total_j, settings.rounds)
-            if horizon
-            else Planner(settings.allocation, self.accountant)
-        )
+        self.planner = Planner(settings.allocation, self.accountant, settings.rounds)
         self._before = self.planner.memory()
 
     def plan(self, number: int, available: Collection[int]) -> Planned | None:

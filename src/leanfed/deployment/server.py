@@ -25,7 +25,7 @@ from leanfed.deployment.orders import make_orders
 from leanfed.deployment.planning import FleetPlanner, far_world
 from leanfed.deployment.post import Clock, Letter, Post
 from leanfed.errors import LeanfedError
-from leanfed.experiments.build import finish_folder
+from leanfed.experiments.build import arrived, finish_folder
 from leanfed.experiments.settings import Settings
 from leanfed.records import RoundPlan
 from leanfed.results import RunFolder
@@ -64,6 +64,7 @@ class FleetServer:
         self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.clients)
         self.planner: FleetPlanner | None = None
         self.held: Held | None = None
+        self._arrived = False  # at the accuracy where the run is to end
         self._counted: dict[int, int] = {}  # the sample counts that the planner stands on
 
     def play(self) -> None:
@@ -73,7 +74,7 @@ class FleetServer:
             progress = self._load(checkpoints)
             self.inbox.audit.write("run", run=self.run_name, round=progress.round, resumed=progress.round > 0)
             self._gather()
-            while progress.round < self.settings.rounds:
+            while progress.round < self.settings.rounds and not self._arrived:
                 progress = self._round(progress, checkpoints)
             self._finish(progress, checkpoints)
 
@@ -158,7 +159,7 @@ class FleetServer:
         if self.planner is None or counted != self._counted:
             world = far_world(self.settings, counted, {member.client: member.majority_guess for member in members})
             measured = self.config.fleet == "measured"
-            planner = FleetPlanner(self.settings, world, measured=measured, total_j=self.config.energy_total_j)
+            planner = FleetPlanner(self.settings, world, measured=measured)
             if self.planner is not None:
                 planner.planner.remember(self.planner.planner.memory())
             self.planner, self._counted = planner, counted
@@ -200,11 +201,14 @@ class FleetServer:
         planner, accepted, number = self._planner(), self.inbox.accepted, progress.round
         plan = _applied_part(planned.plan, accepted)
         gamma = planner.world.task.gamma
-        uploads = ((gamma[client], accepted[client].upload) for client in plan.participants)
-        server = self.settings.algorithm.server_update(progress.server, uploads, self.settings.training, number)
+        server = progress.server
+        if plan.participants:  # a round that nobody can make passes
+            uploads = ((gamma[client], accepted[client].upload) for client in plan.participants)
+            server = self.settings.algorithm.server_update(server, uploads, self.settings.training, number)
         outcome = outcome_of(server, accepted)
         self._complete_held()
         finished = self.held
+        self._arrived = finished is not None and arrived(self.settings, finished.frames()["rounds"])
         self.held = rows_of(
             plan,
             outcome,

@@ -60,11 +60,17 @@ class Planner:
 
     def memory(self) -> dict[str, Any]:
         """What later plans depend on, as plain values."""
-        return {"next": self._next, "absent": self._absent.tolist()}
+        past = self._past
+        return {
+            "next": past.next,
+            "absent": past.absent.tolist(),
+            "energy": None if past.energy is None else past.energy.to_json(),
+        }
 
     def remember(self, memory: Mapping[str, Any]) -> None:
         """Go on from a `memory`."""
-        self._next, self._absent = int(memory["next"]), np.array(memory["absent"], dtype=np.int64)
+        energy = None if memory["energy"] is None else EnergyState.from_json(memory["energy"])
+        self._past = _Past(memory["next"], np.array(memory["absent"], dtype=np.int64), energy)
 
     def plan(self, number: int) -> Planned:
         """The plan of one round."""
