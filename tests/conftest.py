@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from torch import Tensor, nn
 
 # A busy machine is slow, not wrong: no deadline. The gate repeats its examples; a desk looks for new ones.
 settings.register_profile("leanfed", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -20,9 +21,27 @@ torch.set_num_threads(1)
 
 from leanfed.algorithms.base import Algorithm, Training  # noqa: E402
 from leanfed.simulation.world import Participation, World  # noqa: E402
+from leanfed.tasks.models import MODELS, ModelSpec  # noqa: E402
 from leanfed.tasks.partition import PartitionSettings  # noqa: E402
 from leanfed.tasks.task import Task, TaskSettings, build_task  # noqa: E402
 
+
+class TinyNorm(nn.Module):
+    """Two convolutions with batch normalisation, one shared and one private, and a classifier."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(1, 4, 5, stride=3, bias=False), nn.BatchNorm2d(4)  # 32x32 -> 10x10
+        self.conv2, self.norm2 = nn.Conv2d(4, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8)  # -> 4x4
+        self.fc = nn.Linear(128, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, 1, 32, 32) -> (batch, classes)."""
+        x = torch.relu(self.norm1(self.conv1(images)))
+        return self.fc(torch.relu(self.norm2(self.conv2(x))).flatten(1))
+
+
+MODELS.add("tiny-norm", ModelSpec(TinyNorm, input_shape=(1, 32, 32), default_split="norm1"))
 CLASS_2 = PartitionSettings(kind="class", classes_per_client=2, clients=5)
 
 

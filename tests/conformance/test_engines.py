@@ -217,7 +217,7 @@ def test_threads_do_not_change_a_bit(task, method, compiled):
     assert all(torch.equal(tensor, two[key]) for key, tensor in one.items())
 
 
-@pytest.mark.parametrize("name", ["reference", "batched", "batched-torch"])
+@pytest.mark.parametrize("name", ["reference", "streamed", "batched", "batched-torch"])
 @pytest.mark.parametrize("training", [ONE_STEP, STEPS], ids=["one-step", "three-steps"])
 def test_divergence_names_the_first_client_and_the_round(task, name, training):
     world = world_of(task, {"name": "fedper"}, training)
@@ -230,7 +230,7 @@ def test_divergence_names_the_first_client_and_the_round(task, name, training):
         choose_engine(world, name, threads=2).run_round(server, clients, world.plan(4))
 
 
-@pytest.mark.parametrize("name", ["reference", "batched", "batched-torch"])
+@pytest.mark.parametrize("name", ["reference", "streamed", "batched", "batched-torch"])
 def test_a_broken_first_layer_is_divergence(task, name):
     world = world_of(task, {"name": "fedper"})
     server = world.algorithm.start_server(task)

@@ -96,6 +96,7 @@ class Upload:
     size: int  # length of the shared vector
     values: Tensor  # (entries,) float32, or bool for a mask
     positions: Tensor | None = None  # (entries,) int64
+    statistics: Tensor | None = None  # running statistics of shared layers, where a task shares them
 
     @property
     def entries(self) -> int:

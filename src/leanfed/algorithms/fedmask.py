@@ -103,14 +103,19 @@ class FedMask(Algorithm):
 
 
 def frozen_weights(model: FlatModel) -> Tensor:
-    """Signed constants sqrt(2 / fan-in), with twice the variance where a mask drops about half; biases zero."""
+    """Signed constants sqrt(2 / fan-in), with twice the variance where a mask drops about half.
+
+    Biases are zero; scales of normalisation layers stay as they started.
+    """
     parts, start = [], 0
     for name, shape in model.split.shapes.items():
         end = start + math.prod(shape)
-        share = 0.5 if name in model.split.shared else 1.0
-        size = math.sqrt(2 / (share * math.prod(shape[1:]))) if len(shape) > 1 else 0.0
-        parts.append(torch.sign(model.initial[start:end]) * size)
-        start = end
+        start, initial = end, model.initial[start:end]
+        if len(shape) > 1:
+            share = 0.5 if name in model.split.shared else 1.0
+            parts.append(torch.sign(initial) * math.sqrt(2 / (share * math.prod(shape[1:]))))
+        else:
+            parts.append(initial.clone() if name.endswith("weight") else torch.zeros_like(initial))
     return torch.cat(parts)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import numpy.typing as npt
 
 from leanfed.records import Ints
+
+LARGE = 1 << 20  # entries from which compiled kernels are worth loading; the answer is the same
 
 
 def largest(magnitudes: npt.NDArray[np.float32], count: int) -> Ints:
@@ -15,10 +19,14 @@ def largest(magnitudes: npt.NDArray[np.float32], count: int) -> Ints:
         return np.arange(size)
     if count <= 0:
         return np.empty(0, dtype=np.int64)
+    if size >= LARGE and find_spec("numba"):
+        from leanfed.compression import topk
+
+        return np.asarray(topk.positions(magnitudes.view(np.int32), count))
     threshold = np.partition(magnitudes, size - count)[size - count]
-    above = np.flatnonzero(magnitudes > threshold)
-    ties = np.flatnonzero(magnitudes == threshold)[: count - len(above)]
-    return np.sort(np.concatenate([above, ties]))
+    kept = magnitudes > threshold
+    kept[np.flatnonzero(magnitudes == threshold)[: count - np.count_nonzero(kept)]] = True
+    return np.flatnonzero(kept)
 
 
 def drawn(size: int, count: int, rng: np.random.Generator) -> Ints:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from leanfed.algorithms.base import ClientState, ServerState
+from leanfed.algorithms.exchange import train_client
 from leanfed.deployment.config import NodeConfig, read_settings
 from leanfed.deployment.device import EnergyMeter, battery, calibrate
 from leanfed.deployment.messages import Answer, Device, Hello, MessageError, Order
@@ -98,7 +99,7 @@ def _train(
     """Train, keep the new state, and hand over the coded update with what it took."""
     began, meter = time.perf_counter(), EnergyMeter.start()
     job = bench.world.job(order.client, order.round, order.k, order.r)
-    update = bench.world.algorithm.client_update(shared, state, job, bench.model)
+    update = train_client(bench.world.algorithm, ServerState(shared), state, job, bench.model)
     seconds, joules = time.perf_counter() - began, meter.joules()
     frame = to_frame(update.upload, WIRE_TYPES[bench.settings.radio.value_bits])
     store.note_sent(order.round, frame)

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ import torch
 from leanfed.experiments.settings import Settings
 from leanfed.files import folder_lock, read_json, sha256_of, write_json, write_text
 from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
-from leanfed.simulation.checkpoint import Checkpoints, write_weights
+from leanfed.simulation.checkpoint import Checkpoints
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import Engine
 from leanfed.simulation.planning import Planner
 from leanfed.simulation.rounds import Progress, RoundRecord, play, start
+from leanfed.simulation.weights import write_weights
 from leanfed.simulation.world import World
 from leanfed.tasks.task import Task, build_task
 from leanfed.theory.recorded import with_bounds
@@ -100,7 +101,8 @@ def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Liste
 def build_world(settings: Settings, data_dir: str | Path | None = None) -> World:
     """The task and method of the settings."""
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
-    world = World(task, settings.algorithm, settings.training, settings.participation)
+    renew = settings.evaluation.renew_statistics
+    world = World(task, settings.algorithm, settings.training, settings.participation, renew)
     # Refuse rates, cohorts, devices or limits that do not fit the clients now, not in the first round.
     planner_of(settings, world).plan(0)
     return world
@@ -195,6 +197,7 @@ def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
 
 def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen: Listener) -> Run:
     """The rounds that are left, with a checkpoint every so often, then the final files."""
+    world = replace(world, scratch=folder.path)
     checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
     progress = checkpoints.load(world) or start(world)
     if progress.round and arrived(settings, checkpoints.tables()["rounds"]):
@@ -248,8 +251,11 @@ def finish_folder(
     tables = {**tables, "rounds": _with_theory(settings, tables["rounds"])}
     for name, table in tables.items():
         write_table(folder.table(name), table)
-    write_weights(folder.weights, progress)
-    sums = {path.name: sha256_of(path) for path in (folder.table("rounds"), folder.table("clients"), folder.weights)}
+    files = [folder.table("rounds"), folder.table("clients")]
+    if settings.run.keep_weights:
+        write_weights(folder.weights, progress)
+        files.append(folder.weights)
+    sums = {path.name: sha256_of(path) for path in files}
     summary = {**summarise(settings, world, tables["rounds"]), "sha256": sums}
     write_summary(folder, summary)
     folder.log("finish", accuracy=summary["accuracy"])

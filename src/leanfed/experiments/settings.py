@@ -39,12 +39,14 @@ class RunSettings(Section):
 
     checkpoint_every: int = Field(default=1, ge=1)
     """Rounds between checkpoints; a stop loses at most what came after the last one."""
-    engine: Literal["auto", "reference", "batched", "batched-torch"] = "auto"
+    engine: Literal["auto", "reference", "streamed", "batched", "batched-torch"] = "auto"
     """What computes a round; auto takes the fastest that fits."""
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
-    """Worker threads of a batched engine; the result does not depend on them."""
+    """Worker threads; the result does not depend on them."""
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
     """End the run at the first evaluation that reaches this accuracy; None: all rounds."""
+    keep_weights: bool = True
+    """Write the final weights of the server and of every client; with many large heads they take gigabytes."""
 
 
 def _algorithm(value: Any) -> Any:
@@ -103,6 +105,15 @@ class Settings(Section):
         reason = why_no_bound(self.algorithm, self.training)
         if self.allocation.theta == "estimated" and reason is not None:
             raise ValueError(f"allocation.theta = 'estimated' has no theorem to go by: {reason}; use theta = 'given'")
+        return self
+
+    @model_validator(mode="after")
+    def _a_plan_has_no_room_for_statistics(self) -> Settings:
+        if self.allocation.rule == "joint" and self.task.statistics == "shared":
+            raise ValueError(
+                "allocation.rule = 'joint' plans gradients only; set task.statistics = 'private', so that nothing "
+                "else travels"
+            )
         return self
 
     @classmethod

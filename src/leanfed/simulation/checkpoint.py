@@ -17,13 +17,15 @@ from torch import Tensor
 
 from leanfed.algorithms.base import ServerState
 from leanfed.errors import StorageError
-from leanfed.files import explained, read_json, sha256_of, write_atomically, write_json, write_new
+from leanfed.files import explained, read_json, sha256_of, write_json, write_new
 from leanfed.results import read_rows, rows_to_arrays
+from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.rounds import Progress
 from leanfed.simulation.world import World
 
 MANIFEST = "manifest.json"
 MOST_PARTS = 24  # files of one kind before they are merged
+LARGE_BYTES = 1 << 20  # of one client's state: from here on every client has a file of its own
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -50,8 +52,12 @@ class Checkpoints:
     ) -> None:
         """Begin to make `progress`, the rows since the last save and `extra` (plain values) durable."""
         self.wait()
-        store = progress.clients
-        chosen = store.started() if len(self._live) >= MOST_PARTS else sorted(store.changed)
+        store, chosen = progress.clients, sorted(progress.clients.changed)
+        if store.bytes_per_client >= LARGE_BYTES:
+            self._save_apart(progress.round, store, chosen)
+            chosen = []
+        elif len(self._live) >= MOST_PARTS:
+            chosen = store.started()
         arrays = _state_arrays(progress, chosen)
         store.changed.clear()
         tables = {"rounds": rounds, "clients": clients}
@@ -87,6 +93,16 @@ class Checkpoints:
         """All rows saved so far."""
         return {name: read_rows([self.folder / part for part in self._rows], name) for name in ("rounds", "clients")}
 
+    def _save_apart(self, number: int, store: ClientStore, chosen: list[int]) -> None:
+        """Large states: a file for each client that changed, written here and now, so that one is in memory at a time.
+
+        No file is ever merged with others, so a save never writes more than what changed.
+        """
+        for client in chosen:
+            name = f"client-{client:06d}-{number:06d}.safetensors"
+            self._write(name, _client_arrays(store, [client]))
+            self._live = _replaced(self._live, name, [client])
+
     def _write_all(
         self,
         number: int,
@@ -98,7 +114,8 @@ class Checkpoints:
         """State, rows, manifest, broom; in the writer's thread."""
         state, rows = f"state-{number:06d}.safetensors", f"rows-{number:06d}.safetensors"
         self._write(state, arrays)
-        self._live = _replaced(self._live, state, chosen)
+        if chosen:
+            self._live = _replaced(self._live, state, chosen)
         self._save_rows(rows, tables)
         named = {state, *self._live, *self._rows}
         self._sums = {name: self._sums[name] for name in sorted(named)}
@@ -159,25 +176,19 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
 
-def write_weights(path: Path, progress: Progress) -> None:
-    """The server and every client of a state in one file."""
-    everyone = range(progress.clients.clients)
-    progress.clients.start_all(everyone)
-    content = save(_state_arrays(progress, everyone))
-
-    def write(partial: Path) -> None:
-        partial.write_bytes(content)
-
-    write_atomically(path, write)
-
-
-def _state_arrays(progress: Progress, clients: Iterable[int]) -> Arrays:
+def _state_arrays(progress: Progress, clients: list[int]) -> Arrays:
     """Server and clients under one set of names, in the order of the names."""
     server = progress.server
     tensors = {"server.shared": server.shared}
     tensors |= {f"server.memory.{name}": tensor for name, tensor in server.memory.items()}
-    tensors |= {f"client.{name}": tensor for name, tensor in progress.clients.snapshot(clients).items()}
-    return {name: tensors[name].numpy() for name in sorted(tensors)}
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    arrays |= _client_arrays(progress.clients, clients) if clients else {}
+    return {name: arrays[name] for name in sorted(arrays)}
+
+
+def _client_arrays(store: ClientStore, clients: Iterable[int]) -> Arrays:
+    """What some clients hold."""
+    return {f"client.{name}": tensor.numpy() for name, tensor in store.snapshot(clients).items()}
 
 
 def _server_state(tensors: dict[str, Tensor]) -> ServerState:

@@ -8,31 +8,37 @@ from typing import Final
 from leanfed.errors import SettingsError, nearest
 from leanfed.simulation.batched.engine import BatchedEngine, misfit
 from leanfed.simulation.engine import Engine, ReferenceEngine
+from leanfed.simulation.streamed import StreamedEngine
 from leanfed.simulation.world import World
 
-NAMES: Final = ("auto", "reference", "batched", "batched-torch")
+NAMES: Final = ("auto", "reference", "streamed", "batched", "batched-torch")
 
 
 def choose_engine(world: World, name: str = "auto", threads: int | None = None, *, wire: str | None = None) -> Engine:
     """The engine of a run; `.name` and `.reason` say which and why.
 
-    `threads` is the number of worker threads of a batched engine, by default as many as torch would use; the results
-    do not depend on it. `wire` sends every upload through the codec as values of that type.
+    `threads` is the number of worker threads, by default as many as torch would use; the results do not depend on it.
+    `wire` sends every upload through the codec as values of that type.
     """
     if name not in NAMES:
         raise SettingsError(f"Unknown engine {name!r}: {nearest(name, NAMES)}")
     obstacle = _obstacle(world, name, wire)
     if obstacle and name != "auto":
-        raise SettingsError(f"The {name!r} engine cannot run this: {obstacle}. Choose engine 'auto' or 'reference'.")
-    fits = name != "reference" and obstacle is None
-    engine = _batched(world, name, threads) if fits else ReferenceEngine(world, wire)
+        raise SettingsError(f"The {name!r} engine cannot run this: {obstacle}. Choose engine 'auto' or 'streamed'.")
+    engine: Engine
+    if name == "reference":
+        engine = ReferenceEngine(world, wire)
+    elif name == "streamed" or obstacle:
+        engine = StreamedEngine(world, wire, threads)
+    else:
+        engine = _batched(world, name, threads)
     engine.reason = _reason(name, obstacle, engine)
     return engine
 
 
 def _obstacle(world: World, name: str, wire: str | None) -> str | None:
     """Why the batched engine that a name stands for cannot be used, or None where it can."""
-    if name == "reference":
+    if name in ("reference", "streamed"):
         return None
     if name == "batched" and not has_numba():
         return "numba, which compiles its kernels, is not installed; 'batched-torch' does without"
@@ -47,7 +53,7 @@ def _reason(name: str, obstacle: str | None, engine: Engine) -> str:
     if name != "auto":
         return f"The {engine.name} engine was asked for."
     if obstacle:
-        return f"The reference loop trains one client at a time, because the batched engine does not fit: {obstacle}."
+        return f"The streamed engine trains clients one after another; the batched engine does not fit: {obstacle}."
     if not has_numba():
         return "The batched-torch engine trains chunks of clients at once; with numba installed it would be faster."
     return "The batched engine trains chunks of clients at once with compiled kernels."

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from leanfed.algorithms.base import ClientState
+from leanfed.files import explained
 
 PRIVATE = "private"
-MEMORY_LIMIT_BYTES = 2 << 30  # of all matrices; one that would pass it lives in a file of its own
+MEMORY_LIMIT_BYTES = 1 << 30  # of all matrices; one that would pass it lives in a file of its own
 
 
 class ClientStore:
     """Private weights and memories of N clients; a client starts when it is first asked for."""
 
     def __init__(
-        self, clients: int, start: Callable[[int], ClientState], memory_limit_bytes: int = MEMORY_LIMIT_BYTES
+        self,
+        clients: int,
+        start: Callable[[int], ClientState],
+        memory_limit_bytes: int | None = None,
+        scratch: Path | None = None,
     ) -> None:
         self.clients = clients
         self._start = start
-        self._limit = memory_limit_bytes
+        self._limit = MEMORY_LIMIT_BYTES if memory_limit_bytes is None else memory_limit_bytes
+        self._scratch = scratch  # folder of the files; the system's temporary one, often in memory itself, when None
+        self._pages: list[mmap.mmap] = []  # of the matrices that live in files
         self._in_memory = 0  # bytes
         self._matrices: dict[str, Tensor] = {}  # name -> (clients, size)
         self._holds: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}  # name -> (clients,)
@@ -34,11 +44,31 @@ class ClientStore:
         if not self._has(PRIVATE, client):
             self._write(client, self._start(client))
         parts = {name: self._matrices[name][client].clone() for name in self._matrices if self._has(name, client)}
+        self._release()
         return ClientState(parts.pop(PRIVATE), parts)
 
     def __setitem__(self, client: int, state: ClientState) -> None:
         self._write(client, state)
         self.changed.add(client)
+
+    @property
+    def bytes_per_client(self) -> int:
+        """Of one client's row in every matrix."""
+        return sum(4 * matrix.shape[1] for matrix in self._matrices.values())
+
+    def names(self) -> tuple[str, ...]:
+        """What clients hold something of."""
+        return tuple(self._matrices)
+
+    def width(self, name: str) -> int:
+        """Values per client under a name."""
+        return self._matrices[name].shape[1]
+
+    def held_rows(self, name: str) -> Iterator[tuple[int, Tensor]]:
+        """(client, row) of those who hold something under a name, one in memory at a time."""
+        for client in np.flatnonzero(self._holds[name]).tolist():
+            yield client, self._matrices[name][client].clone()
+            self._release()
 
     def started(self) -> list[int]:
         """Clients whose state is held."""
@@ -89,6 +119,7 @@ class ClientStore:
             holders = listed[self._holds[name][listed]]
             copies[name] = matrix[holders]
             copies[f"{name}.clients"] = torch.from_numpy(holders)
+        self._release()
         return copies
 
     def restore(self, snapshot: Mapping[str, Tensor], clients: Iterable[int]) -> None:
@@ -99,6 +130,7 @@ class ClientStore:
             chosen = np.flatnonzero(np.isin(holders, wanted))
             self.rows(name, matrix.shape[1])[holders[chosen]] = matrix[chosen]
             self._holds[name][holders[chosen]] = True
+        self._release()
 
     def _has(self, name: str, client: int) -> bool:
         return name in self._holds and bool(self._holds[name][client])
@@ -110,6 +142,12 @@ class ClientStore:
             self._holds[name][client] = True
         for name in self._matrices.keys() - parts.keys():
             self._holds[name][client] = False
+        self._release()
+
+    def _release(self) -> None:
+        """Let the system have the pages of the files back; their content stays with the files."""
+        for pages in self._pages:
+            pages.madvise(mmap.MADV_DONTNEED)
 
     def _allocate(self, size: int) -> Tensor:
         needed = self.clients * size * 4
@@ -117,5 +155,11 @@ class ClientStore:
             self._in_memory += needed
             return torch.zeros(self.clients, size)
         # An unnamed file: it goes when the process goes, however that happens.
-        with tempfile.TemporaryFile(prefix="leanfed-clients-") as file:
-            return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(self.clients, size)))
+        folder = self._scratch or Path(tempfile.gettempdir())
+        with explained(folder), tempfile.TemporaryFile(prefix=".leanfed-clients-", dir=folder) as file:
+            file.truncate(needed)
+            if hasattr(os, "posix_fallocate"):  # a full disk is told now, not by a crash later
+                os.posix_fallocate(file.fileno(), 0, needed)
+            pages = mmap.mmap(file.fileno(), needed)
+        self._pages.append(pages)
+        return torch.from_numpy(np.frombuffer(pages, dtype=np.float32).reshape(self.clients, size))

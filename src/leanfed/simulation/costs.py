@@ -103,13 +103,14 @@ class Accountant:
     def bill(self, plan: RoundPlan, outcome: RoundOutcome) -> RoundBill:
         """The cost of one round."""
         algorithm, split = self.world.algorithm, self.world.split
-        exact, paper = upload_bits(algorithm, split.shared_size, outcome.entries, self.settings.value_bits)
+        beside = self.settings.value_bits * self.world.statistics_size
+        exact, paper = upload_bits(algorithm, split.shared_size, outcome.entries, self.settings.value_bits, beside)
         workload = Workload(
             upload_bits=exact if self.settings.payload == "exact" else paper,
             computed_share=algorithm.computed_share(split, plan.r),
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
-            download_bits=float(dense_bits(split.shared_size, value_bits=self.settings.value_bits))
+            download_bits=float(dense_bits(split.shared_size, value_bits=self.settings.value_bits)) + beside
             if plan.participants
             else 0.0,
         )
@@ -118,18 +119,20 @@ class Accountant:
         return RoundBill(cost, exact, paper, outcome.coded_bits)
 
 
-def upload_bits(algorithm: Algorithm, size: int, entries: Floats | Any, value_bits: int) -> tuple[Floats, Floats]:
-    """(exact, paper) bits of uploads with so many entries of a vector of `size`.
+def upload_bits(
+    algorithm: Algorithm, size: int, entries: Floats | Any, value_bits: int, beside: float = 0.0
+) -> tuple[Floats, Floats]:
+    """(exact, paper) bits of uploads with so many entries of a vector of `size`, and so many bits `beside` them.
 
     The paper's S is for values with positions; what has none is counted alike in both.
     """
     if algorithm.upload_form == "mask":
-        bits = np.asarray(mask_bits(entries))
+        bits = np.asarray(mask_bits(entries)) + beside
         return bits, bits
-    exact = exact_bits(size, entries, value_bits=value_bits)
+    exact = exact_bits(size, entries, value_bits=value_bits) + beside
     if algorithm.upload_form == "dense":
         return exact, exact
-    return exact, paper_bits(size, entries / size, value_bits=value_bits)
+    return exact, paper_bits(size, entries / size, value_bits=value_bits) + beside
 
 
 def of_participants(state: FleetState, participants: tuple[int, ...]) -> FleetState:

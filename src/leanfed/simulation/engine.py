@@ -9,7 +9,8 @@ from typing import final
 
 import numpy as np
 
-from leanfed.algorithms.base import ServerState, Upload
+from leanfed.algorithms.base import ClientUpdate, ServerState, Upload
+from leanfed.algorithms.exchange import train_client, update_server
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.evaluation import Evaluation, evaluate
@@ -53,38 +54,46 @@ class Engine(ABC):
         """One exchange between server and clients."""
 
 
+class Tally:
+    """A column per quantity, filled as the participants answer."""
+
+    def __init__(self, wire: str | None) -> None:
+        self.wire = wire  # value type of coded uploads; None: uploads are handed over as they are
+        self._answers: list[tuple[float, int, int, int]] = []
+
+    def received(self, update: ClientUpdate) -> Upload:
+        """Note an answer; what the server reads of it."""
+        upload, bits = (update.upload, 0) if self.wire is None else through_wire(update.upload, self.wire)
+        self._answers.append((update.loss, update.samples, update.upload.entries, bits))
+        return upload
+
+    def outcome(self, after: ServerState) -> RoundOutcome:
+        """The round, when everybody has answered."""
+        loss, samples, entries, bits = (np.array(column) for column in zip(*self._answers, strict=True))
+        return RoundOutcome(after, loss, samples, entries, None if self.wire is None else bits.astype(float))
+
+
 @final
 class ReferenceEngine(Engine):
-    """The plain loop over clients: any model, any method, one client's gradient in memory at a time."""
+    """The plain loop over clients, to read and to compare with: any model, any method."""
 
     name = "reference"
 
     def __init__(self, world: World, wire: str | None = None) -> None:
         self.world = world
         self.model = world.new_model()
-        self.wire = wire  # value type of coded uploads; None: uploads are handed over as they are
+        self.wire = wire
 
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
         """Algorithm 1's round: each participant trains and uploads, then the server steps."""
-        losses: list[float] = []
-        samples: list[int] = []
-        entries: list[int] = []
-        coded: list[int] = []
+        world, tally = self.world, Tally(self.wire)
 
         def uploads() -> Iterator[tuple[float, Upload]]:
             for client, k, r in zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True):
-                job = self.world.job(client, plan.round, k, r)
-                update = self.world.algorithm.client_update(server.shared, clients[client], job, self.model)
+                job = world.job(client, plan.round, k, r)
+                update = train_client(world.algorithm, server, clients[client], job, self.model)
                 clients[client] = update.client
-                losses.append(update.loss)
-                samples.append(update.samples)
-                entries.append(update.upload.entries)
-                upload = update.upload
-                if self.wire is not None:
-                    upload, bits = through_wire(upload, self.wire)
-                    coded.append(bits)
-                yield self.world.task.gamma[client], upload
+                yield world.task.gamma[client], tally.received(update)
 
-        after = self.world.algorithm.server_update(server, uploads(), self.world.training, plan.round)
-        bits = None if self.wire is None else np.array(coded, dtype=float)
-        return RoundOutcome(after, np.array(losses), np.array(samples), np.array(entries), bits)
+        after = update_server(world.algorithm, server, uploads(), world.training, plan.round)
+        return tally.outcome(after)

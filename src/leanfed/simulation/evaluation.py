@@ -11,12 +11,13 @@ from pydantic import Field
 from torch.nn import functional
 
 from leanfed.algorithms.base import ClientState, ServerState
+from leanfed.algorithms.exchange import personal_model
 from leanfed.records import Floats, Section
 from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.world import World
 from leanfed.tasks.split import FlatModel
 
-BATCH = 1_000  # test samples per forward pass
+BATCH = 200  # test samples per forward pass
 
 
 class EvaluationSettings(Section):
@@ -26,6 +27,8 @@ class EvaluationSettings(Section):
     """Evaluate after every so many rounds, and after the last."""
     per_client: bool = False
     """Write each client's accuracy into the clients table."""
+    renew_statistics: int = Field(default=0, ge=0)
+    """Before a test, renew running statistics on so many batches of the client's own training samples; 0: as kept."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,9 @@ def client_result(
     world: World, server: ServerState, state: ClientState, model: FlatModel, client: int
 ) -> tuple[float, float]:
     """(accuracy, mean loss) of one client's model on its own test set."""
-    weights = world.algorithm.personal_weights(server, state, model)
+    weights = personal_model(world.algorithm, server, state, model)
+    if world.renew_statistics:
+        model.measure_statistics(weights, world.renewal(client))
     rows = world.task.partition.test[client]
     right, loss = 0, 0.0
     for start in range(0, len(rows), BATCH):

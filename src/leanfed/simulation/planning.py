@@ -112,7 +112,8 @@ class Planner:
             return Planned(plan, time.perf_counter() - began, {})
         radio, algorithm, split = self.accountant.settings, self.world.algorithm, self.world.split
         entries = algorithm.entries(split, plan.k, plan.r)
-        exact, paper = upload_bits(algorithm, split.shared_size, entries, radio.value_bits)
+        beside = radio.value_bits * self.world.statistics_size
+        exact, paper = upload_bits(algorithm, split.shared_size, entries, radio.value_bits, beside)
         problem = self._problem(number, plan.participants, computed_share=algorithm.computed_share(split, plan.r))
         shares, _ = fastest_split(problem, exact if radio.payload == "exact" else paper, plan.r)
         return Planned(replace(plan, share=shares), time.perf_counter() - began, {})

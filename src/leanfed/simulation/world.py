@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from leanfed.algorithms.base import Algorithm, Job, Training
 from leanfed.errors import SettingsError
@@ -14,7 +17,7 @@ from leanfed.records import Floats, RoundPlan, Section
 from leanfed.simulation.clients import ClientStore
 from leanfed.streams import stream
 from leanfed.tasks.split import FlatModel, Split
-from leanfed.tasks.task import Task
+from leanfed.tasks.task import Task, draw_rows
 
 
 class Participation(Section):
@@ -42,6 +45,8 @@ class World:
     algorithm: Algorithm
     training: Training
     participation: Participation
+    renew_statistics: int = 0  # batches on which a client renews its running statistics before a test
+    scratch: Path | None = None  # folder for client states that do not fit into memory
 
     @cached_property
     def split(self) -> Split:
@@ -50,11 +55,18 @@ class World:
 
     def new_model(self) -> FlatModel:
         """A model to compute with, laid out for this method."""
-        return FlatModel(self.task.new_model("base"), self.split)
+        model = self.task.new_model("base")
+        return FlatModel(model, self.split, share_statistics=self.task.settings.statistics == "shared")
+
+    @cached_property
+    def statistics_size(self) -> int:
+        """How many running statistics a client uploads beside its gradient; none unless the task shares them."""
+        return len(self.new_model().statistics.places) if self.task.settings.statistics == "shared" else 0
 
     def new_clients(self) -> ClientStore:
         """The clients before their first round."""
-        return ClientStore(self.task.clients, lambda client: self.algorithm.start_client(self.task, client))
+        algorithm, task = self.algorithm, self.task
+        return ClientStore(task.clients, lambda client: algorithm.start_client(task, client), scratch=self.scratch)
 
     def cohort(self, round_number: int) -> tuple[int, ...]:
         """The participants of a round, increasing; they follow from seed and round alone."""
@@ -80,6 +92,12 @@ class World:
         if self.training.local_epochs is None:
             return np.full(len(clients), float(self.training.batch_size * self.training.local_steps))
         return self.training.local_epochs * self.task.partition.sizes[list(clients)].astype(float)
+
+    def renewal(self, client: int) -> Iterator[Tensor]:
+        """Batches of a client's own training inputs, the same at every test."""
+        rows, rng = self.task.partition.train[client], stream(self.task.seed, "renewal", client)
+        for _ in range(self.renew_statistics):
+            yield self.task.train.batch(draw_rows(rows, self.training.batch_size, rng)).inputs
 
     def job(self, client: int, round_number: int, k: float, r: float) -> Job:
         """One client's part of a plan."""

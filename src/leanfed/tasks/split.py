@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from leanfed.errors import SettingsError, nearest
+from leanfed.tasks.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,25 @@ def flatten(model: nn.Module, shapes: Mapping[str, torch.Size]) -> Tensor:
     return torch.cat([parameters[name].detach().reshape(-1) for name in shapes] or [torch.empty(0)])
 
 
-class FlatModel:
-    """A model whose weights and gradients are views into two flat vectors laid out as [shared | private]."""
+def modules_of(names: Iterable[str]) -> set[str]:
+    """The modules that own parameters of these names."""
+    return {name.rpartition(".")[0] for name in names}
 
-    def __init__(self, model: nn.Module, split: Split) -> None:
-        if any(True for _ in model.buffers()):
-            raise SettingsError(
-                f"{type(model).__name__} keeps buffers (such as batch statistics), which have no owner in a split yet. "
-                "Use a model without them."
-            )
+
+class FlatModel:
+    """A model whose weights and gradients are views into two flat vectors laid out as [shared | private].
+
+    Parameters outside the split (those that do not require a gradient) are frozen: they stay as the model was built
+    and belong to nobody. What the model keeps beside its parameters is in `statistics`; those of the layers with
+    shared parameters travel where `share_statistics` is set. Training uses the statistics of the batch and updates the
+    running ones; answers use the running ones.
+    """
+
+    def __init__(self, model: nn.Module, split: Split, *, share_statistics: bool = False) -> None:
         self.model = model
         self.split = split
+        self.statistics = Statistics(model, modules_of(split.shared) if share_statistics else ())
+        self.random = any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules())
         self._weights = flatten(model, split.shapes)
         self._gradient = torch.zeros_like(self._weights)
         self.initial = self._weights.clone()  # the weights the model was built with, the same on every machine
@@ -97,14 +108,34 @@ class FlatModel:
 
     def loss_and_gradient(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> tuple[float, Tensor]:
         """Mean loss of a batch and its gradient, Eq. (2); the gradient is valid until the next call."""
+        self.model.train()
         self._weights.copy_(weights)
         self._gradient.zero_()
-        loss = functional.cross_entropy(self.model(inputs), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.enable_grad():
+            loss = functional.cross_entropy(self.model(inputs), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
         return loss.item(), self._gradient
 
+    def measure_statistics(self, weights: Tensor, batches: Iterable[Tensor]) -> None:
+        """Renew the statistics of batch normalisation at the given weights: their plain mean over the batches."""
+        layers = [part for part in self.model.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+        if not layers:
+            return
+        momenta = [layer.momentum for layer in layers]
+        self._weights.copy_(weights)
+        self.model.train()
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # torch's word for a plain mean
+        with torch.no_grad():
+            for inputs in batches:
+                self.model(inputs)
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
     def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """The model's answer at the given weights."""
+        """The model's answer at the given weights and its running statistics."""
+        self.model.eval()
         self._weights.copy_(weights)
         with torch.no_grad():
             answer: Tensor = self.model(inputs)

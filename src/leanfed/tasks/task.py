@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from leanfed.tasks.models import MODELS, build_model
 from leanfed.tasks.partition import Partition, PartitionSettings, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
 
+Change = Literal["crop", "flip"]
+SHIFT = 4  # pixels to each side that a crop may move a picture
+
 
 class TaskSettings(Section):
     """What is learned."""
@@ -32,8 +36,15 @@ class TaskSettings(Section):
     """A model by name."""
     split: str | None = None
     """The last layer of the shared base; the model's own default when left out."""
+    statistics: Literal["private", "shared"] = "private"
+    """Running statistics of normalisation layers: each client's own, or, for shared layers, averaged after a round."""
+    augment: tuple[Change, ...] = ()
+    """How training pictures are changed each time they are drawn: "crop" (shifted by up to 4 pixels), "flip"."""
     partition: PartitionSettings = Field(default_factory=lambda: PartitionSettings(kind="class", classes_per_client=2))
     """How samples are dealt to clients."""
+
+
+Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -48,15 +59,28 @@ class Batch:
 class Images:
     """Images padded to the model's input size, kept as bytes and normalised when drawn."""
 
-    pixels: npt.NDArray[np.uint8]  # (n, channels, height, width)
+    pixels: Pixels  # (n, channels, height, width)
     labels: Ints
     mean: Tensor  # (channels, 1, 1), of pixels in [0, 1]
     deviation: Tensor
 
-    def batch(self, rows: Ints) -> Batch:
-        """The given rows as (pixel / 255 - mean) / deviation."""
-        pixels = torch.from_numpy(np.ascontiguousarray(self.pixels[rows])).to(torch.float32)
+    def batch(self, rows: Ints, change: Callable[[Pixels], Pixels] = lambda pixels: pixels) -> Batch:
+        """The given rows, changed if asked, as (pixel / 255 - mean) / deviation."""
+        pixels = torch.from_numpy(np.ascontiguousarray(change(self.pixels[rows]))).to(torch.float32)
         return Batch(pixels.div_(255).sub_(self.mean).div_(self.deviation), torch.from_numpy(self.labels[rows]))
+
+
+def changed(pixels: Pixels, how: Sequence[Change], rng: np.random.Generator) -> Pixels:
+    """Pictures (n, channels, height, width), each shifted within a black frame and mirrored half of the time."""
+    if "crop" in how:
+        height, width = pixels.shape[2:]
+        framed = np.pad(pixels, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
+        corners = rng.integers(0, 2 * SHIFT, (len(pixels), 2), endpoint=True)
+        pixels = np.stack([p[:, y : y + height, x : x + width] for p, (y, x) in zip(framed, corners, strict=True)])
+    if "flip" in how:
+        mirrored = rng.random(len(pixels)) < 0.5
+        pixels = np.where(mirrored[:, None, None, None], pixels[..., ::-1], pixels)
+    return pixels
 
 
 def draw_rows(rows: Ints, size: int, rng: np.random.Generator) -> Ints:
@@ -112,19 +136,21 @@ class Task:
 
     def initial_private(self, split: Split, client: int) -> Tensor:
         """Each client's private part starts from a stream of its own."""
+        if not split.private:
+            return torch.empty(0)
         return flatten(self.new_model("head", client), split.private)
 
     def batches(self, client: int, round_number: int, size: int, *, steps: int, epochs: int | None) -> Iterator[Batch]:
         """The training batches of one client in one round: `steps` draws, or `epochs` passes over its data."""
         rows = self.partition.train[client]
         rng = stream(self.seed, "batch", round_number, client)
+        looks = stream(self.seed, "augment", round_number, client)  # of its own: the rows are drawn the same without
         if epochs is None:
-            for _ in range(steps):
-                yield self.train.batch(draw_rows(rows, size, rng))
+            drawn = (draw_rows(rows, size, rng) for _ in range(steps))
         else:
-            for _ in range(epochs):
-                for chosen in epoch_rows(rows, size, rng):
-                    yield self.train.batch(chosen)
+            drawn = (chosen for _ in range(epochs) for chosen in epoch_rows(rows, size, rng))
+        for chosen in drawn:
+            yield self.train.batch(chosen, lambda pixels: changed(pixels, self.settings.augment, looks))
 
     @cached_property
     def majority_guess(self) -> Floats:

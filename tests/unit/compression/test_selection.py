@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from leanfed.compression import selection
 from leanfed.compression.prune import Pruning, keep_mask
 from leanfed.compression.selection import drawn, largest
 from leanfed.compression.sparsify import Sparsification, sparsify, unsent
@@ -81,3 +82,14 @@ def test_random_pruning_follows_its_stream() -> None:
 def test_only_the_redrawn_mask_comes_with_a_warning() -> None:
     assert Pruning(score="random").notes() == ()
     assert "erases heads" in Pruning(score="random-redrawn").notes()[0]
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.74, 0.9999])
+def test_compiled_selection_of_large_vectors_is_the_plain_one(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    values = np.abs(rng.standard_normal(40_000)).astype(np.float32)
+    values[::3], values[1::7] = 0, 1.5  # ties at zero and elsewhere
+    count = int(share * len(values))
+    plain = largest(values, count)
+    monkeypatch.setattr(selection, "LARGE", 1)
+    assert np.array_equal(largest(values, count), plain)

@@ -42,9 +42,9 @@ def test_without_numba_torch_alone_is_chosen(task, monkeypatch):
         choose_engine(world_of(task), "batched")
 
 
-def test_what_does_not_fit_runs_in_the_reference(task):
+def test_what_does_not_fit_is_streamed(task):
     epochs, unknown = world_of(task, local_epochs=1), world_of(task, Unknown())
-    assert choose_engine(epochs).name == choose_engine(unknown).name == "reference"
+    assert choose_engine(epochs).name == choose_engine(unknown).name == "streamed"
     assert "training.local_epochs gives clients different numbers of batches" in choose_engine(epochs).reason
     assert "it does not know the method Unknown" in choose_engine(unknown).reason
 
@@ -55,7 +55,7 @@ def test_an_engine_that_does_not_fit_is_refused(task, name):
         choose_engine(world_of(task, local_epochs=1), name)
 
 
-@pytest.mark.parametrize("name", ["reference", "batched", "batched-torch"])
+@pytest.mark.parametrize("name", ["reference", "streamed", "batched", "batched-torch"])
 def test_an_engine_can_be_asked_for(task, name):
     engine = choose_engine(world_of(task), name, threads=1)
     assert engine.name == name

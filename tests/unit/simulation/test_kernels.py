@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from leanfed.compression import topk
 from leanfed.compression.selection import largest
-from leanfed.simulation.batched import kernels, topk
+from leanfed.simulation.batched import kernels
 from leanfed.simulation.batched.fast import KernelTrunk, pixel_table, warm_kernels
 from leanfed.simulation.batched.lenet import cross_entropy
 from leanfed.simulation.batched.trunk import Convolutions, TorchTrunk, pool

@@ -16,6 +16,7 @@ from leanfed.tasks import cache
 from leanfed.tasks.cache import load_samples
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
 from leanfed.tasks.inventory import inventory
+from leanfed.tasks.task import changed
 
 SPEC = DatasetSpec(
     source=HubSource("toy/grey", "plain"),
@@ -160,3 +161,17 @@ def test_real_data_decodes_to_the_published_content(real_data: Path, name: str, 
         assert samples.digest() == DATASETS[name].digests[split]
         assert len(samples) == DATASETS[name].rows[split]
     assert samples.labels.max() == DATASETS[name].classes - 1
+
+
+def test_a_crop_shifts_by_at_most_four_pixels_and_a_flip_mirrors() -> None:
+    picture = np.arange(1, 65, dtype=np.uint8).reshape(1, 1, 8, 8)
+    for seed in range(20):
+        cropped = changed(picture, ("crop",), np.random.default_rng(seed))[0, 0]
+        framed = np.pad(picture[0, 0], 4)
+        windows = [framed[y : y + 8, x : x + 8] for y in range(9) for x in range(9)]
+        assert any(np.array_equal(cropped, window) for window in windows)
+    flips = [changed(picture, ("flip",), np.random.default_rng(seed)) for seed in range(20)]
+    mirrored = [np.array_equal(flip, picture[..., ::-1]) for flip in flips]
+    assert all(m or np.array_equal(flip, picture) for m, flip in zip(mirrored, flips, strict=True))
+    assert 0 < sum(mirrored) < 20
+    assert np.array_equal(changed(picture, (), np.random.default_rng(0)), picture)

@@ -78,10 +78,63 @@ def test_a_second_gradient_does_not_remember_the_first() -> None:
     assert torch.equal(flat.loss_and_gradient(flat.initial, inputs, labels)[1], first)
 
 
-def test_a_model_with_buffers_is_refused_for_now() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
-    with pytest.raises(SettingsError, match="keeps buffers"):
+def norm_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+
+def test_running_statistics_are_one_vector_in_the_models_order() -> None:
+    statistics = FlatModel(norm_model(), split_after(norm_model(), "1")).statistics
+    assert statistics.initial.tolist() == [0, 0, 1, 1, 0] * 2  # means, variances, count of each layer
+    statistics.write(torch.arange(10.0))
+    assert statistics.read().tolist() == list(range(10))
+    assert len(statistics.places) == 0
+
+
+def test_shared_statistics_are_those_of_layers_with_shared_parameters() -> None:
+    split = split_after(norm_model(), "1")
+    assert FlatModel(norm_model(), split, share_statistics=True).statistics.places.tolist() == [0, 1, 2, 3, 4]
+    backwards = FlatModel(norm_model(), split.reversed(), share_statistics=True)
+    assert backwards.statistics.places.tolist() == [5, 6, 7, 8, 9]
+
+
+def test_training_uses_the_batch_and_answers_use_the_running_statistics() -> None:
+    flat = FlatModel(norm_model(), split_after(norm_model(), "1"))
+    inputs, labels = torch.randn(6, 2, generator=torch.Generator().manual_seed(1)), torch.arange(6) % 2
+    before = flat.logits(flat.initial, inputs)
+    assert torch.equal(flat.logits(flat.initial, inputs[:1]), before[:1])  # an answer does not depend on its neighbours
+    assert torch.equal(flat.statistics.read(), flat.statistics.initial)
+    flat.loss_and_gradient(flat.initial, inputs, labels)
+    assert not torch.equal(flat.statistics.read(), flat.statistics.initial)
+    assert not torch.allclose(flat.logits(flat.initial, inputs), before)
+
+
+def test_renewed_statistics_are_the_mean_over_the_batches() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2), nn.Linear(2, 2))
+    flat = FlatModel(model, split_after(model, "1"))
+    flat.measure_statistics(flat.initial, [torch.tensor([[0.0], [2.0]]), torch.tensor([[4.0], [8.0]])])
+    assert flat.statistics.read().tolist() == [3.5, 5.0, 2]  # means 1 and 6, unbiased variances 2 and 8
+    assert model[0].momentum == 0.1
+
+
+def test_buffers_that_are_not_saved_are_constants_and_wide_ones_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model.register_buffer("positions", torch.arange(512), persistent=False)
+    assert FlatModel(model, split_after(model, "0")).statistics.size == 0
+    model.register_buffer("scale", torch.ones(1, dtype=torch.float64))
+    with pytest.raises(SettingsError, match=r"The buffer 'scale' of Sequential is torch.float64"):
         FlatModel(model, split_after(model, "0"))
+
+
+def test_frozen_parameters_belong_to_nobody_and_never_change() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].requires_grad_(False)
+    before = model[1].weight.clone()
+    flat = FlatModel(model, split_after(model, "0"))
+    assert flat.split.size == 12  # of 18
+    _, gradient = flat.loss_and_gradient(torch.ones(12), torch.ones(3, 2), torch.tensor([0, 1, 0]))
+    assert gradient.shape == (12,)
+    assert torch.equal(model[1].weight, before)
+    assert model[1].weight.grad is None
 
 
 def test_the_base_starts_once_and_heads_start_apart(digits: Task) -> None:

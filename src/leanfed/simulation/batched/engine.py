@@ -42,6 +42,8 @@ def misfit(world: World) -> str | None:
         return f"its kernels know lenet5, not {world.task.settings.model!r}"
     if type(world.algorithm) not in METHODS:
         return f"it does not know the method {type(world.algorithm).__name__}"
+    if world.task.settings.augment:
+        return "task.augment changes pictures as they are drawn"
     if world.training.local_epochs is not None:
         return "training.local_epochs gives clients different numbers of batches"
     return None

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leanfed.compression import topk
 from leanfed.records import Floats, Ints
-from leanfed.simulation.batched import kernels, topk
+from leanfed.simulation.batched import kernels
 from leanfed.simulation.batched.trunk import DEEP, Convolutions
 from leanfed.tasks.task import Images
 

@@ -1,4 +1,4 @@
-"""Exact top-k over the rows of a matrix: the rule of compression.selection.largest as numba kernels.
+"""Exact top-k: the rule of compression.selection.largest as numba kernels, for a large vector or rows of a matrix.
 
 The bits of a non-negative float32 sort like the number, so the k-th largest magnitude is found by counting: 11 bits,
 then 10, then 10. What is kept is then `above the threshold, or equal to it and not behind the last tie that fits`.
@@ -85,6 +85,17 @@ def _kept(bits, threshold, last, i):
     """Whether entry i survives the cut."""
     size = bits[i] & MAGNITUDE
     return (size > threshold) | ((size == threshold) & (i <= last))
+
+
+@jit
+def positions(bits, count):
+    """Positions of the `count` largest magnitudes, increasing; 0 < count < size."""
+    threshold, last = cut(bits, count, np.zeros(BINS, np.int64), np.empty(bits.size + 1, np.int32))
+    places, found = np.empty(count + 1, np.int64), 0
+    for i in range(bits.size):  # without a branch, as in `cut`
+        places[found] = i
+        found += _kept(bits, threshold, last, i)
+    return places[:count]
 
 
 @jit

@@ -1,0 +1,86 @@
+"""ResNet-18 for 32x32 colour images, with the stem for small pictures or the one for large pictures."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+WIDTHS = (64, 128, 256, 512)  # channels of the four stages
+
+
+class Conv3x3(nn.Conv2d):
+    """A 3x3 convolution with padding 1 that does no work for taps which only ever see padding."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__(inside, outside, 3, stride, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Where one pixel is left (inputs up to 2x2), it is a linear layer of the taps that meet the image."""
+        height, width = x.shape[2:]
+        if max(height, width) > self.stride[0]:
+            return super().forward(x)
+        taps = self.weight[:, :, 1 : 1 + height, 1 : 1 + width]
+        return functional.linear(x.flatten(1), taps.flatten(1))[:, :, None, None]
+
+
+class Block(nn.Module):
+    """BasicBlock: two convolutions and a shortcut (He et al. 2016)."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = Conv3x3(inside, outside, stride)
+        self.norm1 = nn.BatchNorm2d(outside)
+        self.conv2 = Conv3x3(outside, outside, 1)
+        self.norm2 = nn.BatchNorm2d(outside)
+        self.shortcut = (
+            nn.Sequential()
+            if stride == 1 and inside == outside
+            else nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(f(x) + shortcut(x))."""
+        y = functional.relu(self.norm1(self.conv1(x)), inplace=True)
+        return functional.relu(self.norm2(self.conv2(y)) + self.shortcut(x), inplace=True)
+
+
+class ResNet18(nn.Module):
+    """Four stages of two blocks: 11,173,962 parameters for ten classes with the small stem.
+
+    The small stem keeps 32x32 pixels. The large one, made for 224x224, leaves 8x8 of them: about a fifteenth of the
+    arithmetic, and a last stage of one pixel, where only the middle of each 3x3 kernel ever learns.
+    """
+
+    def __init__(
+        self, classes: int, stem: Literal["small", "large"] = "small", widths: tuple[int, ...] = WIDTHS
+    ) -> None:
+        super().__init__()
+        first = widths[0]
+        layers = (
+            (nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.BatchNorm2d(first), nn.ReLU(inplace=True))
+            if stem == "small"
+            else (
+                nn.Conv2d(3, first, 7, 2, 3, bias=False),
+                nn.BatchNorm2d(first),
+                nn.ReLU(inplace=True),
+                nn.MaxPool2d(3, 2, 1),
+            )
+        )
+        self.stem = nn.Sequential(*layers)
+        self.stage1, self.stage2, self.stage3, self.stage4 = (
+            nn.Sequential(Block(inside, outside, stride), Block(outside, outside, 1))
+            for inside, outside, stride in zip((first, *widths), widths, (1, 2, 2, 2), strict=False)
+        )
+        self.fc = nn.Linear(widths[-1], classes)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, 3, 32, 32) -> (batch, classes)."""
+        x = self.stage4(self.stage3(self.stage2(self.stage1(self.stem(images)))))
+        logits: Tensor = self.fc(torch.mean(x, dim=(2, 3)))
+        return logits

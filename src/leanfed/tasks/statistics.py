@@ -1,0 +1,52 @@
+"""What a model keeps beside its weights: running statistics of normalisation layers, as one flat vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from leanfed.errors import SettingsError
+
+EXACT = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)  # counts below 2^24
+
+
+class Statistics:
+    """The persistent buffers of a model (such as running means and variances), read and written as float32.
+
+    Buffers that a model does not save in its state_dict are taken for constants. `shared` names the layers (modules)
+    whose statistics travel; `places` are their positions in the vector.
+    """
+
+    def __init__(self, model: nn.Module, shared: Collection[str] = ()) -> None:
+        saved = model.state_dict(keep_vars=True)
+        self._buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
+        if odd := [name for name, buffer in self._buffers.items() if buffer.dtype not in EXACT]:
+            raise SettingsError(
+                f"The buffer {odd[0]!r} of {type(model).__name__} is {self._buffers[odd[0]].dtype}, which 32-bit "
+                "values cannot hold. Register it as float32, or with persistent=False if it never changes."
+            )
+        places, start = [], 0
+        for name, buffer in self._buffers.items():
+            if name.rpartition(".")[0] in shared:
+                places.append(torch.arange(start, start + buffer.numel()))
+            start += buffer.numel()
+        self.size = start
+        self.places = torch.cat(places) if places else torch.empty(0, dtype=torch.int64)
+        self.initial = self.read()
+
+    def read(self) -> Tensor:
+        """A copy of all statistics, (size,)."""
+        parts = [buffer.reshape(-1).to(torch.float32) for buffer in self._buffers.values()]
+        return torch.cat(parts) if parts else torch.empty(0)
+
+    def write(self, values: Tensor) -> None:
+        """Put back what `read` gave; whole numbers are rounded."""
+        start = 0
+        for buffer in self._buffers.values():
+            end = start + math.prod(buffer.shape)
+            part = values[start:end].view(buffer.shape)
+            buffer.copy_(part if buffer.is_floating_point() else part.round())
+            start = end
