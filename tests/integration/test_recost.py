@@ -1,0 +1,48 @@
+"""A run charged again equals the run that training under the new settings makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import leanfed as package
+from leanfed.errors import InputError
+from leanfed.experiments.recost import recost
+from leanfed.experiments.settings import Settings
+
+NARROW = ["radio.fleet.bandwidth_hz=1e6", "allocation.bandwidth=min-max", "radio.payload=paper", "name=again"]
+
+
+@pytest.mark.parametrize("method", ["flpdsp", "fedper", "fedmask", "lg-fedavg"])
+def test_charged_again_equals_trained_again(method: str, settings_file: Path, tmp_path: Path) -> None:
+    plain = {"algorithm": {"name": method}, "training": {}} if method == "fedmask" else {"algorithm": {"name": method}}
+    first = Settings.from_values({**Settings.from_toml(settings_file).resolved(), **plain})
+    changed = Settings.from_values({**Settings.from_toml(settings_file, NARROW).resolved(), **plain})
+    package.run(first, tmp_path / "first")
+    trained = package.run(changed, tmp_path / "trained")
+    charged = recost(tmp_path / "first", changed, tmp_path / "charged")
+    assert charged.rounds.equals(trained.rounds)
+    assert charged.clients.equals(trained.clients)
+    assert charged.summary == trained.summary
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("training.learning_rate=0.02", r"another training"),
+        ("allocation.rule=joint", r"must be trained anew"),
+        ("radio.value_bits=16", r"another radio\.value_bits"),
+    ],
+)
+def test_another_learning_is_refused(change: str, message: str, settings_file: Path, tmp_path: Path) -> None:
+    settings = Settings.from_toml(settings_file, ["rounds=1"])
+    package.run(settings, tmp_path / "first")
+    with pytest.raises(InputError, match=message):
+        recost(tmp_path / "first", Settings.from_toml(settings_file, ["rounds=1", change]), tmp_path / "x")
+
+
+def test_an_unfinished_run_is_refused(settings_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match="has not ended"):
+        recost(tmp_path / "none", Settings.from_toml(settings_file), tmp_path / "x")
