@@ -8,6 +8,7 @@ import pytest
 
 import leanfed as package
 from leanfed.errors import InputError
+from leanfed.experiments.library import RunLibrary
 from leanfed.experiments.recost import recost
 from leanfed.experiments.settings import Settings
 
@@ -46,3 +47,17 @@ def test_an_unfinished_run_is_refused(settings_file: Path, tmp_path: Path) -> No
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="has not ended"):
         recost(tmp_path / "none", Settings.from_toml(settings_file), tmp_path / "x")
+
+
+def test_the_library_serves_a_run_from_one_on_another_radio(settings_file: Path, tmp_path: Path) -> None:
+    package.run(Settings.from_toml(settings_file), tmp_path / "first")
+    library = RunLibrary(tmp_path)
+    wanted = Settings.from_toml(settings_file, [*NARROW, "rounds=4"])
+    assert library.find(wanted) is None
+    assert library.charge(wanted, None)
+    found = library.find(wanted)
+    assert found is not None
+    trained = package.run(wanted)
+    assert found.rounds.equals(trained.rounds)
+    assert not library.charge(Settings.from_toml(settings_file, ["training.learning_rate=0.02"]), None)
+    assert not library.charge(Settings.from_toml(settings_file, ["allocation.rule=joint"]), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from leanfed.errors import LeanfedError
+from leanfed.experiments.recost import learning_part, recost
 from leanfed.experiments.settings import Settings
 from leanfed.files import read_json
 from leanfed.results import RunFolder
@@ -34,6 +36,11 @@ def job_digest(settings: Settings) -> str:
     """A digest of the run itself: its content, where it ends and when it is evaluated."""
     ends = {name: settings.resolved()[name] for name in ENDS[1:]}
     return _digest({**_content(settings.resolved()), **ends, "stop": settings.run.stop_at_accuracy})
+
+
+def learning_key(settings: Settings) -> str | None:
+    """A digest of everything that can change what is learned; nothing where rates are planned by the radio."""
+    return _digest(learning_part(_content(settings.resolved()))) if settings.allocation.rule == "own" else None
 
 
 def _content(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,6 +91,7 @@ class RunLibrary:
 
     folder: Path
     _known: dict[str, list[RunFolder]] = field(default_factory=dict)
+    _learned: dict[str, list[RunFolder]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for path in sorted(self.folder.rglob("settings.json")) if self.folder.is_dir() else ():
@@ -94,6 +102,8 @@ class RunLibrary:
         settings = kept_settings(folder) if folder.finished else None
         if settings is not None:
             self._known.setdefault(content_key(settings), []).append(folder)
+            if (learned := learning_key(settings)) is not None:
+                self._learned.setdefault(learned, []).append(folder)
 
     def find(self, wanted: Settings) -> FinishedRun | None:
         """A run that serves, cut to what the wanted one would have seen."""
@@ -102,6 +112,19 @@ class RunLibrary:
             if rounds is not None:
                 return FinishedRun(wanted, folder, rounds)
         return None
+
+    def charge(self, wanted: Settings, data_dir: Path | None) -> bool:
+        """Serve a run from one that learned the same on another radio, charged again; whether there was one."""
+        for folder in self._learned.get(learning_key(wanted) or "", ()):
+            if _as_wanted(folder, wanted) is not None:
+                kept = kept_settings(folder)
+                ends = {name: getattr(kept, name) for name in (*ENDS[1:], "run")}
+                home = self.home_of(wanted)
+                shutil.rmtree(home, ignore_errors=True)  # one that was stopped half-way
+                recost(folder.path, wanted.model_copy(update=ends), home, data_dir=data_dir)
+                self.add(RunFolder(home))
+                return True
+        return False
 
     def home_of(self, settings: Settings) -> Path:
         """Where a run of these settings is kept when it is made here."""

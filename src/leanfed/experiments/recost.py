@@ -8,6 +8,7 @@ made, in a second instead of minutes.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from leanfed.results import RunFolder, create_run_folder, write_summary, write_t
 from leanfed.simulation.engine import RoundOutcome, nobody
 from leanfed.simulation.planning import Planner
 
-FREE = ("name", "radio", "run")  # sections that cannot change what is learned under rates of one's own
+FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what is learned under rates of one's own
 COSTLY = ("wire", "value_bits")  # keys of the radio that can
 
 
@@ -49,17 +50,17 @@ def check_same_learning(kept: RunFolder, settings: Settings) -> None:
     """Refuse a run that is not finished, or that would have learned otherwise."""
     if not kept.finished:
         raise InputError(f"{kept.path} has not ended; `leanfed resume` it first.")
-    before, after = (_learning(values) for values in (kept.read_settings(), settings.resolved()))
-    for allocation in (before["allocation"], after["allocation"]):
-        if allocation["rule"] != "own":
-            raise InputError("allocation.rule = 'joint' plans rates by the radio; such a run must be trained anew.")
-    changed = [name for name in after if name != "allocation" and before.get(name) != after[name]]
+    values = kept.read_settings(), settings.resolved()
+    if any(one["allocation"]["rule"] != "own" for one in values):
+        raise InputError("allocation.rule = 'joint' plans rates by the radio; such a run must be trained anew.")
+    before, after = (learning_part(one) for one in values)
+    changed = [name for name in after if before.get(name) != after[name]]
     if changed:
         raise InputError(f"{kept.path} was trained with another {changed[0]}; only radio and bandwidth may change.")
 
 
-def _learning(values: dict[str, Any]) -> dict[str, Any]:
-    """The settings that decide what is learned."""
+def learning_part(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide what a method with its own rates learns."""
     rest = {name: section for name, section in values.items() if name not in FREE}
     return rest | {f"radio.{key}": values["radio"][key] for key in COSTLY}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import leanfed.experiments.paper  # noqa: F401  (fills the catalogue)
 from leanfed.experiments.catalogue import ENTRIES, Entry, Job, Measured, Outcome, Scale
 from leanfed.experiments.estimate import estimate
 from leanfed.experiments.evidence import write_evidence
-from leanfed.experiments.library import RunLibrary, content_key, job_digest
+from leanfed.experiments.library import RunLibrary, content_key, job_digest, learning_key
 from leanfed.experiments.page import read_results, write_page
 from leanfed.experiments.settings import Settings
 from leanfed.experiments.workers import carry_out_all
@@ -95,7 +95,8 @@ def _run_missing(jobs: Sequence[Job], library: RunLibrary, request: Request, wat
     tried: set[str] = set()
     processes = request.processes or len(os.sched_getaffinity(0))
     while request.train:
-        left = [settings for settings in missing(jobs, library) if job_digest(settings) not in tried]
+        wanted = [one for one in missing(jobs, library) if not library.charge(one, request.data_dir)]
+        left = _one_of_each_learning(one for one in wanted if job_digest(one) not in tried)
         if not left:
             break
         tried |= {job_digest(settings) for settings in left}
@@ -109,6 +110,14 @@ def _run_missing(jobs: Sequence[Job], library: RunLibrary, request: Request, wat
             done=lambda folder: library.add(RunFolder(folder)),
         )
     return failures
+
+
+def _one_of_each_learning(wanted: Iterable[Settings]) -> list[Settings]:
+    """Of runs that differ only in what they are charged for, the first: the others are charged from it."""
+    chosen: dict[str, Settings] = {}
+    for settings in wanted:
+        chosen.setdefault(learning_key(settings) or content_key(settings), settings)
+    return list(chosen.values())
 
 
 def _seconds(left: Sequence[Settings], request: Request) -> float:
