@@ -40,6 +40,7 @@ class Panel:
     y_label: str
     floor: float | None = None
     title: str = ""
+    y_log: bool = False
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int) -> None:
@@ -90,5 +91,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     if panel.floor is not None:
         axes.axhline(panel.floor, color="0.45", linestyle="--", linewidth=1, label="majority guess", zorder=1)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
+    if panel.y_log:
+        axes.set_yscale("log")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a figure: over simulated seconds, in the panel and under the label it is drawn with."""
+    """One curve of a figure: over simulated seconds, or what the form says; in a panel, under a label."""
 
     panel: str
     label: str
@@ -79,8 +79,10 @@ class Form:
     block: str = ""  # the label that has a block of rows for each of its values
     page: tuple[str, ...] = ()  # blocks that the results page shows; all where none is named
     x_label: str = "simulated seconds"
+    x_column: str = "seconds"  # its name in curves.parquet
     y_label: str = "test accuracy"
     panels: tuple[str, ...] = ()  # order and captions of the panels
+    y_log: bool = False
 
 
 @dataclass(frozen=True)

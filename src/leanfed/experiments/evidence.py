@@ -112,7 +112,7 @@ def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
     if not lines:
         return
     points = [
-        {"panel": line.panel, "label": line.label, "seconds": x, "value": y}
+        {"panel": line.panel, "label": line.label, entry.form.x_column: x, "value": y}
         for line in lines
         for x, y in zip(line.x, line.y, strict=True)
     ]
@@ -124,6 +124,7 @@ def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
             entry.form.x_label,
             entry.form.y_label,
             title=name,
+            y_log=entry.form.y_log,
         )
         for name in wanted
     ]

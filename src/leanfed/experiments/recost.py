@@ -75,9 +75,9 @@ def _charged(planner: Planner, clients: pl.DataFrame, rounds: pl.DataFrame) -> t
             outcome = nobody(None)  # type: ignore[arg-type]  # an account needs no server
             rows = clients.clear()
         else:
-            columns = (rows[name].to_numpy() for name in ("loss", "samples", "entries"))
+            loss, samples, entries = (rows[name].to_numpy() for name in ("loss", "samples", "entries"))
             coded = None if rows["coded_bits"].null_count() else rows["coded_bits"].to_numpy()
-            outcome = RoundOutcome(None, *columns, coded)  # type: ignore[arg-type]
+            outcome = RoundOutcome(None, loss, samples, entries, coded)  # type: ignore[arg-type]
         bill = planner.accountant.bill(plan, outcome)
         share = np.full(rows.height, 1 / max(1, rows.height)) if plan.share is None else plan.share
         client_parts.append(_replaced(rows, {"share": share, **bill.client_columns()}))

@@ -1,6 +1,29 @@
 """The paper's tables and figures, one file for each subject; importing them fills the catalogue."""
 
 from leanfed.experiments.paper import mnist as mnist  # isort: skip  (first in the list)
-from leanfed.experiments.paper import ablation, bandwidth, cifar10, joint, literal, mrpc, parameters, partition, svhn
+from leanfed.experiments.paper import (
+    ablation,
+    bandwidth,
+    cifar10,
+    convergence,
+    joint,
+    literal,
+    mrpc,
+    parameters,
+    partition,
+    svhn,
+)
 
-__all__ = ["ablation", "bandwidth", "cifar10", "joint", "literal", "mnist", "mrpc", "parameters", "partition", "svhn"]
+__all__ = [
+    "ablation",
+    "bandwidth",
+    "cifar10",
+    "convergence",
+    "joint",
+    "literal",
+    "mnist",
+    "mrpc",
+    "parameters",
+    "partition",
+    "svhn",
+]
