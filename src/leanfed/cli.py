@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from leanfed import __version__
+from leanfed.cli_deploy import deploy
 from leanfed.cli_reproduce import reproduce
 from leanfed.display import byte_progress, notices, round_progress, screen, show_comparison, show_estimate, show_summary
 from leanfed.display_plan import draw_plan, show_plan, show_row, show_rows, show_what_if, working
@@ -246,6 +247,7 @@ bench = typer.Typer(
     help="Measure how fast leanfed is on this machine.\n\nExample: leanfed bench plan --json", no_args_is_help=True
 )
 app.add_typer(bench, name="bench")
+app.add_typer(deploy, name="deploy")
 
 
 @bench.command("engine")

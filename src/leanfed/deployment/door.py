@@ -203,7 +203,9 @@ class Door:
             # A node that was killed counts as online for up to a minute; its return is welcome, only later.
             self.refusals.write("still counted as online: it must try again", peer, node=member.name)
             return 503
-        elif status >= 400:
+        elif status == 403:
+            self.refusals.write("late: the run has ended", peer, path=path, node=member.name)
+        elif status >= 400 and path != DEACTIVATE:  # who is gone already need not leave
             self.refusals.write(f"SuperLink answered {status}", peer, path=path, node=member.name, status=status)
         return status
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from leanfed.deployment.folder import checked_name
 from leanfed.errors import InputError, nearest
@@ -76,6 +78,15 @@ class Roster:
     def find(self, fingerprint: str) -> Member | None:
         """The member with this key."""
         return next((member for member in self.members if member.fingerprint == fingerprint), None)
+
+    def rows(self, online: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        """One row per member for people and machines; `online` maps a key to what SuperLink says of it."""
+        rows = []
+        for member in self.members:
+            seen = "unknown" if online is None else online.get(member.fingerprint, "offline")
+            row = {"node": member.name, "client_id": member.client_id, "state": member.refusal() or seen}
+            rows.append(row | {"key": member.fingerprint, "expires": member.expires, "revoked": member.revoked})
+        return rows
 
     def __getitem__(self, name: str) -> Member:
         for member in self.members:
