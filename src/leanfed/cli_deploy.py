@@ -228,12 +228,8 @@ def _show_keys(fleet: Fleet, as_json: bool) -> None:
     from leanfed.deployment.roster import Roster
 
     ends = {name: expiry(path).isoformat() for name, path in _certificates(fleet).items()}
-    facts = {
-        "fleet": str(fleet.path),
-        "hosts": list(fleet.hosts),
-        "certificates": ends,
-        "nodes": Roster.load(fleet.registry).rows(),
-    }
+    rows = Roster.load(fleet.registry).rows()
+    facts = {"fleet": str(fleet.path), "hosts": list(fleet.hosts), "certificates": ends, "nodes": rows}
     if as_json:
         typer.echo(json.dumps(facts))
         return

@@ -40,6 +40,7 @@ class Child:
     name: str
     process: subprocess.Popen[str]
     wave: int
+    pump: threading.Thread | None = None
     last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
 
     def ended(self) -> str | None:
@@ -97,7 +98,8 @@ class Supervisor:
         )
         child = Child(name, process, wave)
         self.children.append(child)
-        threading.Thread(target=self._pump, args=(child, on_line), daemon=True).start()
+        child.pump = threading.Thread(target=self._pump, args=(child, on_line), daemon=True)
+        child.pump.start()
         return child
 
     def check(self) -> None:
@@ -143,15 +145,16 @@ class Supervisor:
         """Copy a child's lines to its log, which is turned over at 5 MB."""
         log = RotatingFileHandler(self.logs / f"{child.name}.log", maxBytes=LOG_BYTES, backupCount=LOG_FILES)
         log.setFormatter(logging.Formatter("%(message)s"))
-        for line in child.process.stdout or ():
-            text = line.rstrip("\n")
-            child.last.append(text)
-            log.emit(logging.LogRecord(child.name, logging.INFO, "", 0, text, None, None))
-            if self.echo is not None:
-                self.echo(f"{child.name}: {text}")
-            if on_line is not None:
-                on_line(text)
-        log.close()
+        assert child.process.stdout is not None
+        with child.process.stdout as lines, contextlib.closing(log):
+            for line in lines:
+                text = line.rstrip("\n")
+                child.last.append(text)
+                log.emit(logging.LogRecord(child.name, logging.INFO, "", 0, text, None, None))
+                if self.echo is not None:
+                    self.echo(f"{child.name}: {text}")
+                if on_line is not None:
+                    on_line(text)
 
     def _stop_all(self) -> None:
         """SIGTERM to every group, wave by wave; SIGKILL to what is left of a wave after the grace."""
@@ -164,6 +167,8 @@ class Supervisor:
                 _wait_group(child, end)
                 _signal_group(child.process.pid, signal.SIGKILL)
                 child.process.wait()
+                if child.pump is not None:
+                    child.pump.join(GRACE_S)  # its last words are written
         self.children.clear()
 
 
