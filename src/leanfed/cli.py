@@ -13,6 +13,7 @@ from rich.table import Table
 
 from leanfed import __version__
 from leanfed.cli_deploy import deploy
+from leanfed.cli_report import report
 from leanfed.cli_reproduce import reproduce
 from leanfed.display import byte_progress, notices, round_progress, screen, show_comparison, show_estimate, show_summary
 from leanfed.display_plan import draw_plan, show_plan, show_row, show_rows, show_what_if, working
@@ -148,6 +149,7 @@ def compare(
 
 
 app.command()(reproduce)
+app.command()(report)
 
 
 @app.command()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 FORMAT = 1
+TABLES = ("rounds", "clients", "evaluations")
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,10 @@ class RunFolder:
     environment.json  versions and machine
     events.jsonl      what happened when, one JSON object a line
     checkpoint/       what `leanfed resume` needs
-    rounds.parquet    one row per round, when the run has ended
-    clients.parquet   one row per client and round
+    world.json        who learns what: sizes, labels of every client, where the settings come from
+    fleet.parquet     the devices in every round, as `leanfed plan --fleet` reads them
+    rounds.parquet, clients.parquet, evaluations.parquet
+                      one row per round, per client and round, per client and evaluation, when the run has ended
     weights.safetensors, summary.json
     """
 
@@ -51,6 +54,16 @@ class RunFolder:
     def environment(self) -> Path:
         """Versions and machine."""
         return self.path / "environment.json"
+
+    @property
+    def world(self) -> Path:
+        """Who learns what."""
+        return self.path / "world.json"
+
+    @property
+    def fleet(self) -> Path:
+        """The devices in every round."""
+        return self.path / "fleet.parquet"
 
     @property
     def events(self) -> Path:
@@ -73,7 +86,7 @@ class RunFolder:
         return self.path / "weights.safetensors"
 
     def table(self, name: str) -> Path:
-        """The Parquet file of `rounds` or `clients`."""
+        """The Parquet file of one of `TABLES`."""
         return self.path / f"{name}.parquet"
 
     @property
@@ -90,9 +103,9 @@ class RunFolder:
         return read_json(self.settings)
 
     def read_table(self, name: str) -> pl.DataFrame:
-        """The rows of `rounds` or `clients` so far, whether the run has ended or not."""
+        """The rows of one of `TABLES` so far, whether the run has ended or not."""
         if self.table(name).is_file():
-            return _read_parquet(self.table(name))
+            return read_parquet(self.table(name))
         manifest = self.checkpoint / "manifest.json"
         if not manifest.is_file():
             raise StorageError(f"{self.path} holds no {name} yet. Let the run finish a round, or resume it.")
@@ -143,6 +156,15 @@ def find_runs(paths: list[Path]) -> list[RunFolder]:
     return found
 
 
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a tree of settings under its full key."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def write_table(path: Path, table: pl.DataFrame) -> None:
     """Write a Parquet file atomically."""
     import polars as pl
@@ -173,7 +195,7 @@ def rows_to_arrays(tables: Mapping[str, pl.DataFrame]) -> dict[str, npt.NDArray[
 
 
 def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
-    """One table from files written with `rows_to_arrays`; NaN becomes empty again."""
+    """One table from files written with `rows_to_arrays`; NaN becomes empty again, files without it are passed over."""
     import polars as pl
     from safetensors.numpy import load_file
 
@@ -182,11 +204,13 @@ def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
         with explained(file, "read"):
             arrays = load_file(file)
         keys = sorted(key for key in arrays if key.startswith(f"{name}."))
-        parts.append(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None))
-    return pl.concat(parts)
+        if keys:
+            parts.append(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None))
+    return pl.concat(parts) if parts else pl.DataFrame()
 
 
-def _read_parquet(path: Path) -> pl.DataFrame:
+def read_parquet(path: Path) -> pl.DataFrame:
+    """A Parquet file, named where it is damaged."""
     import polars as pl
 
     try:

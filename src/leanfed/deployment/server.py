@@ -225,7 +225,7 @@ class FleetServer:
         planner.done(number, plan.participants)
         after = Progress(number + 1, server, progress.clients)
         frames = finished.frames() if finished is not None else {"rounds": pl.DataFrame(), "clients": pl.DataFrame()}
-        checkpoints.save(after, frames["rounds"], frames["clients"], self._extra())
+        checkpoints.save(after, frames, self._extra())
         checkpoints.wait()
         self._log(planned, plan, number, elapsed_s)
         return after

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,9 +18,10 @@ from typing import Any
 import polars as pl
 import torch
 
+from leanfed.experiments.describe import describe_world, write_devices
 from leanfed.experiments.settings import Settings
 from leanfed.files import folder_lock, read_json, sha256_of, write_json, write_text
-from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
+from leanfed.results import TABLES, RunFolder, create_run_folder, write_summary, write_table
 from leanfed.simulation.checkpoint import Checkpoints
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.costs import Accountant
@@ -73,6 +76,8 @@ def run(
         if given is not None:
             write_text(folder.given, given)
         write_json(folder.environment, environment())
+        write_json(folder.world, describe_world(settings, world))
+        write_devices(folder.fleet, planner_of(settings, world).accountant.fleet, settings.rounds)
         write_json(folder.settings, settings.resolved())
         folder.log("start")
         for note in settings.notes():
@@ -134,6 +139,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "versions": {name: version(name) for name in TRACKED},
         "commit": _commit(),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
 
 
@@ -202,8 +208,7 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
     progress = checkpoints.load(world) or start(world)
     if progress.round and arrived(settings, checkpoints.tables()["rounds"]):
         return finish_folder(settings, world, folder, checkpoints.tables(), progress)
-    rounds: list[pl.DataFrame] = []
-    clients: list[pl.DataFrame] = []
+    rows: list[dict[str, pl.DataFrame]] = []
     clock = time.perf_counter()
     with _one_torch_thread(), closing(checkpoints):
         engine = engine_of(settings, world)
@@ -211,12 +216,11 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
         earlier = checkpoints.tables()["rounds"] if progress.round else None
         for record in _rounds(settings, world, engine, progress, earlier):
             progress = record.progress
-            rounds.append(record.rounds)
-            clients.append(record.clients)
+            rows.append(record.tables)
             last = progress.round == settings.rounds or arrived(settings, record.rounds)
             if last or progress.round % settings.run.checkpoint_every == 0:
-                checkpoints.save(progress, pl.concat(rounds), pl.concat(clients))
-                rounds, clients = [], []
+                checkpoints.save(progress, {name: pl.concat([each[name] for each in rows]) for name in TABLES})
+                rows = []
             if record.planned.reasons:
                 folder.log(
                     "plan",
@@ -249,9 +253,10 @@ def finish_folder(
 ) -> Run:
     """Write the tables, the weights and, last, the summary."""
     tables = {**tables, "rounds": _with_theory(settings, tables["rounds"])}
+    tables = {name: table for name, table in tables.items() if table.width}  # a fleet evaluates nothing by client
     for name, table in tables.items():
         write_table(folder.table(name), table)
-    files = [folder.table("rounds"), folder.table("clients")]
+    files = [folder.table(name) for name in tables]
     if settings.run.keep_weights:
         write_weights(folder.weights, progress)
         files.append(folder.weights)

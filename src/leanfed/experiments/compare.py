@@ -8,18 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
+from leanfed.charts.costs import AXES, first_crossing
 from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.errors import StorageError
 from leanfed.results import RunFolder
 
-# axis -> (column that is summed over rounds, unit it is shown in, label)
-AXES = {
-    "rounds": (None, 1.0, "rounds"),
-    "latency_s": ("latency_s", 1.0, "simulated seconds"),
-    "energy_j": ("energy_j", 1.0, "joules, all clients"),
-    "gigabits": ("upload_bits", 1e9, "uplink gigabits, all clients"),
-    "tflops": ("flops", 1e12, "TFLOPs, all clients"),
-}
 DRAWN = ("latency_s", "energy_j", "gigabits", "rounds")
 
 
@@ -52,18 +45,6 @@ class ComparedRun:
             "majority_guess": self.majority_guess,
             "time_to_accuracy": {f"{target:g}": self.cost_of(target) for target in targets},
         }
-
-
-def first_crossing(spent: Sequence[float], accuracy: Sequence[float], target: float) -> float | None:
-    """The cost at which a target is first reached, by linear interpolation between evaluations."""
-    before: tuple[float, float] | None = None
-    for here, value in zip(spent, accuracy, strict=True):
-        if value >= target:
-            if before is None:
-                return float(here)
-            return float(before[0] + (here - before[0]) * (target - before[1]) / (value - before[1]))
-        before = (here, value)
-    return None
 
 
 def read_run(folder: RunFolder) -> ComparedRun:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 from leanfed.algorithms.base import ServerState
 from leanfed.errors import StorageError
 from leanfed.files import explained, read_json, sha256_of, write_json, write_new
-from leanfed.results import read_rows, rows_to_arrays
+from leanfed.results import TABLES, read_rows, rows_to_arrays
 from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.rounds import Progress
 from leanfed.simulation.world import World
@@ -48,7 +48,7 @@ class Checkpoints:
         self._writing: Future[None] | None = None
 
     def save(
-        self, progress: Progress, rounds: pl.DataFrame, clients: pl.DataFrame, extra: dict[str, Any] | None = None
+        self, progress: Progress, tables: Mapping[str, pl.DataFrame], extra: dict[str, Any] | None = None
     ) -> None:
         """Begin to make `progress`, the rows since the last save and `extra` (plain values) durable."""
         self.wait()
@@ -60,8 +60,7 @@ class Checkpoints:
             chosen = store.started()
         arrays = _state_arrays(progress, chosen)
         store.changed.clear()
-        tables = {"rounds": rounds, "clients": clients}
-        self._writing = self._writer.submit(self._write_all, progress.round, arrays, chosen, tables, extra or {})
+        self._writing = self._writer.submit(self._write_all, progress.round, arrays, chosen, dict(tables), extra or {})
 
     def wait(self) -> None:
         """Return when the last save is on disk, or raise what stopped it."""
@@ -91,7 +90,7 @@ class Checkpoints:
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """All rows saved so far."""
-        return {name: read_rows([self.folder / part for part in self._rows], name) for name in ("rounds", "clients")}
+        return {name: read_rows([self.folder / part for part in self._rows], name) for name in TABLES}
 
     def _save_apart(self, number: int, store: ClientStore, chosen: list[int]) -> None:
         """Large states: a file for each client that changed, written here and now, so that one is in memory at a time.
@@ -151,7 +150,9 @@ class Checkpoints:
         parts = [part for part in self._rows if part != name]
         if len(parts) >= MOST_PARTS:
             paths = [self.folder / part for part in parts]
-            tables = {table: pl.concat([read_rows(paths, table), rows]) for table, rows in tables.items()}
+            tables = {
+                table: pl.concat([read_rows(paths, table), rows], how="diagonal") for table, rows in tables.items()
+            }
             parts = []
         self._write(name, rows_to_arrays(tables))
         self._rows = [*parts, name]

@@ -136,7 +136,8 @@ class Planner:
                 f"No client can take part in round {number}: {solution.excluded[0].why} (client "
                 f"{cohort[solution.excluded[0].client]}). Raise allocation.deadline_s or allocation.energy_budget_j."
             )
-        reasons |= {"solver": solution.solver, "status": str(solution.status)}
+        reasons |= {"solver": solution.solver, "status": str(solution.status), "trace": list(solution.trace)}
+        reasons["starved"] = [cohort[place] for place in solution.starved]
         reasons["due"] = [cohort[place] for place in reasons.get("due", ())]
         reasons["excluded"] = [{**entry.to_json(), "client": cohort[entry.client]} for entry in solution.excluded]
         participants = tuple(cohort[place] for place in taking)
@@ -167,7 +168,6 @@ class Planner:
             "objective": solution.objective,
             "relative_gap": solution.relative_gap,
             "price": solution.price,
-            "starved": len(solution.starved),
         }
         return solution, reasons | theta, budget
 

@@ -38,8 +38,14 @@ class RoundRecord:
     row: dict[str, Any]
     rounds: pl.DataFrame  # one row
     clients: pl.DataFrame  # one row per participant
+    evaluations: pl.DataFrame  # one row per client where the round was evaluated, else none
     planned: Planned
     seconds: dict[str, float]  # where the time went: train, test; not part of the result
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The rows by the name of their table in the run folder."""
+        return {"rounds": self.rounds, "clients": self.clients, "evaluations": self.evaluations}
 
 
 def start(world: World) -> Progress:
@@ -77,8 +83,15 @@ def play(
         row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed}
         planner.observe(row)
         columns = {**client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
-        one_row = typed_frame({name: [value] for name, value in row.items()})
-        yield RoundRecord(progress, row, one_row, typed_frame(columns), planned, seconds)
+        yield RoundRecord(
+            progress=progress,
+            row=row,
+            rounds=typed_frame({name: [value] for name, value in row.items()}),
+            clients=typed_frame(columns),
+            evaluations=typed_frame(evaluation_columns(number, tested)),
+            planned=planned,
+            seconds=seconds,
+        )
 
 
 def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
@@ -112,6 +125,17 @@ def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | 
         "samples": outcome.samples,
         "entries": outcome.entries,
         "accuracy": tested.accuracy_per_client[clients] if tested else [None] * len(clients),
+    }
+
+
+def evaluation_columns(number: int, tested: Evaluation | None) -> dict[str, Any]:
+    """Columns of the evaluations table: every client's own result, whether it took part in the round or not."""
+    count = len(tested.accuracy_per_client) if tested else 0
+    return {
+        "round": np.full(count, number),
+        "client": np.arange(count),
+        "accuracy": tested.accuracy_per_client if tested else [],
+        "loss": tested.loss_per_client if tested else [],
     }
 
 

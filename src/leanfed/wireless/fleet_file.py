@@ -76,11 +76,12 @@ def read_fleet(path: Path, settings: FleetSettings, *, clients: int | None = Non
     return MeasuredFleet(settings, seed, devices[:clients], rounds, measured)
 
 
-def write_fleet(path: Path, states: Sequence[FleetState]) -> None:
-    """Write the states of rounds 0, 1, ... as a trace that `read_fleet` reads back to the same numbers."""
+def write_fleet(path: Path, states: Sequence[FleetState], numbers: Sequence[int] | None = None) -> None:
+    """Write the states of the rounds `numbers` (0, 1, ...) as a trace that `read_fleet` reads back the same."""
     import polars as pl
 
-    table = pl.concat([_state_table(number, state) for number, state in enumerate(states)])
+    rounds = range(len(states)) if numbers is None else numbers
+    table = pl.concat([_state_table(number, state) for number, state in zip(rounds, states, strict=True)])
     csv = _kind(path) == ".csv"
     write_atomically(path, lambda partial: table.write_csv(partial) if csv else table.write_parquet(partial))
 

@@ -1,0 +1,1 @@
+"""What a reader sees: pages made from run folders; no training code, no torch."""

@@ -1,0 +1,121 @@
+"""Accuracy and loss against what was spent: every run's curve, the mean and band over seeds, the cost of targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from leanfed.charts.costs import AXES, first_crossing
+from leanfed.records import Floats
+from leanfed.report.packing import floats, thinned
+from leanfed.report.read import Lacking, RunFiles
+
+METRICS: Final = {"accuracy": "test accuracy", "loss": "test loss", "worst_decile": "test accuracy, worst decile"}
+POINTS = 300  # of a curve
+GRID = 200  # of a mean over seeds
+
+
+@dataclass(frozen=True, eq=False)
+class RunCurve:
+    """One run at its evaluations: what had been spent by then, and how good it was."""
+
+    spent: dict[str, Floats]  # axis -> cumulative cost
+    value: dict[str, Floats]  # metric -> value
+
+    @property
+    def length(self) -> int:
+        """How many evaluations there are."""
+        return len(self.value["accuracy"])
+
+    def packed(self) -> dict[str, Any]:
+        """Thinned and packed for the page."""
+        chosen = thinned(self.length, POINTS)
+        return {name: floats(values[chosen]) for name, values in {**self.spent, **self.value}.items()}
+
+
+def run_curve(run: RunFiles) -> RunCurve:
+    """The evaluated rounds of one run."""
+    accuracy = run.column("rounds", "accuracy")
+    tested = np.isfinite(accuracy)
+    if not tested.any():
+        raise Lacking(f"{run.folder.table('rounds')} has no evaluated round yet (column 'accuracy' is empty)")
+    spent = {}
+    for axis, (column, unit, _) in AXES.items():
+        if column is None:
+            spent[axis] = (run.column("rounds", "round") + 1)[tested]
+        elif run.has("rounds", column):
+            spent[axis] = (np.nancumsum(run.column("rounds", column)) / unit)[tested]
+    value = {"accuracy": accuracy[tested]}
+    for metric in METRICS:
+        if metric != "accuracy" and run.has("rounds", metric):
+            value[metric] = run.column("rounds", metric)[tested]
+    return RunCurve(spent, value)
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """Mean, lowest and highest of several seeds over what was spent."""
+
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+    def packed(self) -> dict[str, Any]:
+        """Packed for the page."""
+        return {name: floats(getattr(self, name)) for name in ("x", "mean", "low", "high")}
+
+
+def band(curves: Sequence[RunCurve], axis: str, metric: str) -> Band | None:
+    """The band over seeds, from where the last seed begins to where the first one ends.
+
+    Where all seeds were evaluated at the same places these are taken as they are, else linear interpolation puts them
+    on a common grid.
+    """
+    chosen = [curve for curve in curves if axis in curve.spent and metric in curve.value]
+    if not chosen:
+        return None
+    places = [curve.spent[axis] for curve in chosen]
+    if all(len(x) == len(places[0]) and np.array_equal(x, places[0]) for x in places):
+        keep = thinned(len(places[0]), POINTS)
+        x, values = places[0][keep], np.stack([curve.value[metric][keep] for curve in chosen])
+    else:
+        first, last = max(x[0] for x in places), min(x[-1] for x in places)
+        if first > last:
+            return None
+        x = np.linspace(first, last, GRID)
+        values = np.stack([np.interp(x, curve.spent[axis], curve.value[metric]) for curve in chosen])
+    return Band(x, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+
+
+def costs_of(curves: Sequence[RunCurve], target: float) -> dict[str, list[float | None]]:
+    """Every seed's cost of reaching a target, by axis; None where it is not reached."""
+    return {
+        axis: [
+            first_crossing(curve.spent[axis].tolist(), curve.value["accuracy"].tolist(), target)
+            if axis in curve.spent
+            else None
+            for curve in curves
+        ]
+        for axis in AXES
+    }
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean where every seed has a value: one that never got there has no place in a mean of times."""
+    found = [value for value in values if value is not None]
+    return float(np.mean(found)) if found and len(found) == len(values) else None
+
+
+def final_values(run: RunFiles, curve: RunCurve | None) -> Mapping[str, float | None]:
+    """Where a run stands: its last evaluation, and what it has spent in all."""
+    last = {metric: float(values[-1]) for metric, values in curve.value.items()} if curve else {}
+    spent = {
+        column: float(np.nansum(run.column("rounds", column))) if run.has("rounds", column) else None
+        for column in ("latency_s", "energy_j", "upload_bits", "flops")
+    }
+    guess = run.column("rounds", "majority_guess")[-1] if run.has("rounds", "majority_guess") else None
+    return {**dict.fromkeys(METRICS), **last, **spent, "majority_guess": guess}

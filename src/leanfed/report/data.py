@@ -1,0 +1,226 @@
+"""One plain object with everything that a page shows of a set of runs; the page's script draws from it alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from leanfed.charts.costs import AXES
+from leanfed.errors import StorageError
+from leanfed.report import parts, planned
+from leanfed.report.curves import METRICS, RunCurve, band, costs_of, final_values, mean_of, run_curve
+from leanfed.report.groups import METHOD_NAMES, Group, group_runs
+from leanfed.report.packing import clean
+from leanfed.report.published import Published, published_for
+from leanfed.report.read import Flaw, Lacking, RunFiles, read_run
+from leanfed.results import find_runs, leaves
+
+FORMAT = 1
+TARGETS = (0.8, 0.9)
+FIGURES = {
+    "time": parts.time_part,
+    "heat": parts.heat_part,
+    "cell": planned.cell_part,
+    "energy": parts.energy_part,
+    "bits": parts.bits_part,
+    "clients": parts.accuracy_part,
+    "labels": parts.labels_part,
+    "solver": planned.solver_part,
+}
+SOURCES = {
+    "paper": "as in the paper",
+    "estimated": "estimated from the paper's results or on a run",
+    "assumed": "assumed, because the paper leaves it open or its value does not reach its results",
+    "chosen": "chosen for this run",
+}
+
+
+def report_data(
+    paths: Sequence[Path],
+    *,
+    targets: Sequence[float] = TARGETS,
+    title: str | None = None,
+    published: Published | None = None,
+) -> dict[str, Any]:
+    """Everything the page shows of the runs in or below the given folders, as JSON can hold it."""
+    runs = [read_run(folder) for folder in _unique(paths)]
+    curves = [_curve(run) for run in runs]
+    groups = group_runs(runs)
+    group_of = {member: number for number, group in enumerate(groups) for member in group.members}
+    shown = [_run(run, curves[place], group_of[place]) for place, run in enumerate(runs)]
+    for entry, run in zip(shown, runs, strict=True):
+        entry["label"] = _run_label(groups[entry["group"]], run)
+    data = {
+        "format": FORMAT,
+        "title": title or _title(groups, runs),
+        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "version": version("leanfed"),
+        "axes": {axis: label for axis, (_, _, label) in AXES.items()},
+        "metrics": METRICS,
+        "sources": SOURCES,
+        "groups": [_group(group, runs) for group in groups],
+        "runs": shown,
+        "bands": _bands(groups, curves),
+        "targets": [_target(target, groups, runs, curves, published) for target in targets],
+        "flaws": [flaw.to_json() for run in runs for flaw in run.flaws],
+    }
+    result: dict[str, Any] = clean(data)
+    return result
+
+
+def _unique(paths: Sequence[Path]) -> list[Any]:
+    """The run folders, each once."""
+    found = {folder.path.resolve(): folder for folder in find_runs(list(paths))}
+    if not found:
+        raise StorageError("No run folder is named. For example: leanfed report runs/demo")
+    return list(found.values())
+
+
+def _curve(run: RunFiles) -> RunCurve | None:
+    """A run's curve; without one the reason is among its flaws."""
+    try:
+        return run_curve(run)
+    except Lacking as error:
+        run.flaws.append(Flaw(str(run.folder.table("rounds")), "accuracy", str(error)))
+        return None
+
+
+def _run(run: RunFiles, curve: RunCurve | None, group: int) -> dict[str, Any]:
+    """One run's own figures and facts."""
+    return {
+        "group": group,
+        "path": str(run.path),
+        "seed": run.seed,
+        "name": run.name,
+        "finished": run.folder.finished,
+        "rounds": run.rounds_done,
+        "of_rounds": run.setting("rounds", None),
+        "final": final_values(run, curve),
+        "curve": curve.packed() if curve else None,
+        **{name: parts.add_part(run, name, make) for name, make in FIGURES.items()},
+        "settings": _settings(run),
+        "environment": _environment(run),
+        "command": run.environment.get("command"),
+        "again": f"leanfed run {shlex.quote(str(run.folder.settings))} --out {shlex.quote(str(run.path) + '-again')}",
+    }
+
+
+def _run_label(group: Group, run: RunFiles) -> str:
+    """A run by its group and its seed."""
+    return f"{group.label}, seed {run.seed}" if run.seed is not None else group.label
+
+
+def _group(group: Group, runs: Sequence[RunFiles]) -> dict[str, Any]:
+    """What all runs of a group share."""
+    first = runs[group.members[0]]
+    algorithm = str(first.setting("algorithm.name", "unknown"))
+    return {
+        "label": group.label,
+        "runs": list(group.members),
+        "method": METHOD_NAMES.get(algorithm, algorithm),
+        "dataset": first.setting("task.dataset", None),
+        "model": first.setting("task.model", None),
+        "partition": _partition(first),
+        "clients": first.clients,
+    }
+
+
+def _partition(run: RunFiles) -> str:
+    """Class-2, alpha 0.1 or IID."""
+    kind = run.setting("task.partition.kind", None)
+    if kind == "class":
+        return f"Class-{run.setting('task.partition.classes_per_client', '?')}"
+    return f"alpha {run.setting('task.partition.alpha', '?')}" if kind == "dirichlet" else "IID" if kind else "unknown"
+
+
+def _bands(groups: Sequence[Group], curves: Sequence[RunCurve | None]) -> list[dict[str, Any]]:
+    """Mean and band of every group over every axis."""
+    found = []
+    for number, group in enumerate(groups):
+        members = [curve for member in group.members if (curve := curves[member]) is not None]
+        for axis in AXES:
+            for metric in METRICS:
+                drawn = band(members, axis, metric)
+                if drawn is not None:
+                    found.append({"group": number, "axis": axis, "metric": metric, **drawn.packed()})
+    return found
+
+
+def _target(
+    target: float,
+    groups: Sequence[Group],
+    runs: Sequence[RunFiles],
+    curves: Sequence[RunCurve | None],
+    published: Published | None,
+) -> dict[str, Any]:
+    """What it cost every group to reach a target: every seed, the mean, and the paper's value where there is one."""
+    rows = []
+    for number, group in enumerate(groups):
+        members = [curve for member in group.members if (curve := curves[member]) is not None]
+        costs = costs_of(members, target)
+        row: dict[str, Any] = {
+            "group": number,
+            "seeds": costs,
+            "mean": {axis: mean_of(values) for axis, values in costs.items()},
+            "reached": sum(value is not None for value in costs["rounds"]),
+            "of": len(members),
+        }
+        found = published_for(published, runs[group.members[0]], target)
+        rows.append({**row, "paper": found} if found else row)
+    return {"target": target, "rows": rows}
+
+
+def _settings(run: RunFiles) -> list[dict[str, Any]]:
+    """Every setting with its value, its source and its meaning."""
+    told = run.world.get("sources")
+    told = told if isinstance(told, dict) else {}
+    rows = []
+    for key, value in leaves(run.settings):
+        about = told.get(key)
+        about = about if isinstance(about, dict) else {}
+        rows.append(
+            {
+                "key": key,
+                "value": _shown(value),
+                "source": about.get("source", "not recorded"),
+                "meaning": about.get("meaning", ""),
+            }
+        )
+    return rows
+
+
+def _shown(value: Any) -> str:
+    """A value as a settings file writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_shown(inner) for inner in value) + "]"
+    return "none" if value is None else str(value)
+
+
+def _environment(run: RunFiles) -> list[list[str]]:
+    """Versions and machine, line by line."""
+    known = run.environment
+    versions = known.get("versions")
+    lines: list[list[Any]] = [
+        ["Python", known.get("python")],
+        ["machine", known.get("platform")],
+        ["commit", known.get("commit")],
+    ]
+    lines += [[name, number] for name, number in versions.items()] if isinstance(versions, dict) else []
+    return [[name, str(value)] for name, value in lines if value is not None]
+
+
+def _title(groups: Sequence[Group], runs: Sequence[RunFiles]) -> str:
+    """What the page is about."""
+    names = [group.label for group in groups]
+    if len(names) == 1:
+        return f"{names[0]} on {runs[0].setting('task.dataset', 'unknown data')}"
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{len(runs)} runs: {listed}"

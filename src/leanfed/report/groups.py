@@ -1,0 +1,85 @@
+"""Runs that differ only in their seed belong together; every group gets a name that tells it from the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from leanfed.report.read import RunFiles
+from leanfed.results import leaves
+
+NOT_THE_EXPERIMENT = ("name", "seed", "run")  # what may differ between runs of one experiment
+METHOD_NAMES = {
+    "flpdsp": "FLPDSP",
+    "fedper": "FedPer",
+    "lg-fedavg": "LG-FedAvg",
+    "fedavg": "FedAvg",
+    "fedavg-s": "FedAvg-S",
+    "fedavg-p": "FedAvg-P",
+    "fedmask": "FedMask",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one experiment, by their places in the list of runs."""
+
+    label: str
+    members: tuple[int, ...]
+
+
+def group_runs(runs: Sequence[RunFiles]) -> list[Group]:
+    """The groups in the order of their first runs."""
+    places: dict[str, list[int]] = {}
+    for place, run in enumerate(runs):
+        places.setdefault(_experiment(run), []).append(place)
+    members = list(places.values())
+    labels = [_common_name([runs[place] for place in group]) for group in members]
+    firsts = [runs[group[0]] for group in members]
+    return [Group(label, tuple(group)) for label, group in zip(_told_apart(labels, firsts), members, strict=True)]
+
+
+def _experiment(run: RunFiles) -> str:
+    """What all seeds of an experiment share; a run without settings stands alone."""
+    if not run.settings:
+        return str(run.path)
+    return json.dumps({k: v for k, v in run.settings.items() if k not in NOT_THE_EXPERIMENT}, sort_keys=True)
+
+
+def _common_name(runs: Sequence[RunFiles]) -> str:
+    """The name that the runs share, else what their names begin with, else the method's name."""
+    names = [run.name for run in runs]
+    if len(set(names)) == 1:
+        return names[0]
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    shared = "".join(letters[0] for letters in same).strip(" -_.,:/").removesuffix("seed").strip(" -_.,:/")
+    algorithm = str(runs[0].setting("algorithm.name", names[0]))
+    return shared if len(shared) > 1 else METHOD_NAMES.get(algorithm, algorithm)
+
+
+def _told_apart(labels: list[str], runs: Sequence[RunFiles]) -> list[str]:
+    """Labels that occur once; where a name is used twice, the settings that differ are added."""
+    flat = [dict(leaves(run.settings)) for run in runs]
+    told = list(labels)
+    for label in {label for label in labels if labels.count(label) > 1}:
+        same = [place for place, other in enumerate(labels) if other == label]
+        keys = [key for key in flat[same[0]] if key.split(".")[0] not in NOT_THE_EXPERIMENT]
+        differ = [key for key in keys if len({json.dumps(flat[place].get(key)) for place in same}) > 1]
+        if "algorithm.name" in differ:
+            differ = ["algorithm.name", *(key for key in differ if not key.startswith("algorithm."))]
+        for number, place in enumerate(same, start=1):
+            told[place] = f"{label} ({_some(flat[place], differ) or runs[place].path.name or number})"
+    return [f"{label}, {runs[n].path.name}" if told.count(label) > 1 else label for n, label in enumerate(told)]
+
+
+def _some(values: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """At most three settings as text."""
+    shown = []
+    for key in keys[:3]:
+        value = values.get(key)
+        text = METHOD_NAMES.get(str(value), str(value)) if key == "algorithm.name" else str(value)
+        shown.append(text if key == "algorithm.name" else f"{key.rpartition('.')[2].replace('_', ' ')} {text}")
+    return ", ".join(shown)

@@ -1,0 +1,73 @@
+"""Numbers on their way into a page: thinned where a screen shows no more, packed where text would be too long."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leanfed.records import Floats, Ints
+
+LEVELS = 65_534  # of a packed matrix; 65,535 stands for an empty cell
+Packed = dict[str, Any]
+
+
+def thinned(count: int, most: int) -> Ints:
+    """At most about `most` evenly spaced places out of `count`, the first and the last among them.
+
+    >>> thinned(10, 4).tolist()
+    [0, 3, 6, 9]
+    """
+    if count <= most:
+        return np.arange(count)
+    return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
+
+
+def floats(values: npt.ArrayLike) -> Packed:
+    """A column in single precision; NaN where it is empty."""
+    return {"f32": _text(np.asarray(values, dtype="<f4"))}
+
+
+def whole(values: npt.ArrayLike) -> Packed:
+    """A column of whole numbers below 2^32."""
+    return {"u32": _text(np.asarray(values, dtype="<u4"))}
+
+
+def matrix(values: Floats) -> Packed:
+    """A matrix in 65,534 even steps between its smallest and its largest entry; NaN where it is empty."""
+    filled = np.isfinite(values)
+    low, high = (float(values[filled].min()), float(values[filled].max())) if filled.any() else (0.0, 0.0)
+    step = (high - low) / LEVELS or 1.0
+    coded = np.full(values.shape, LEVELS + 1, dtype="<u2")
+    coded[filled] = np.round((values[filled] - low) / step)
+    return {"u16": _text(coded), "rows": values.shape[0], "columns": values.shape[1], "low": low, "step": step}
+
+
+def script_json(value: Mapping[str, Any]) -> str:
+    """JSON that cannot end the script element it stands in, whatever its texts are."""
+    text = json.dumps(clean(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    escapes = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+    return text.translate({ord(letter): code for letter, code in escapes.items()})
+
+
+def clean(value: Any) -> Any:
+    """Plain JSON values: what is not finite becomes empty, arrays become lists."""
+    if isinstance(value, Mapping):
+        return {str(key): clean(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray):
+        return clean(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [clean(inner) for inner in value]
+    if isinstance(value, np.generic):
+        return clean(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+
+
+def _text(array: npt.NDArray[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")

@@ -1,0 +1,172 @@
+"""Read run folders of any age and health: what is damaged or missing is named, the rest is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+
+from leanfed.errors import LeanfedError
+from leanfed.files import read_json
+from leanfed.records import Floats
+from leanfed.results import TABLES, RunFolder, read_parquet
+
+T = TypeVar("T")
+
+
+class Lacking(LeanfedError):
+    """A run folder does not hold what a figure needs; the message names the file and the field."""
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """Something that a run folder lacks or holds damaged."""
+
+    file: str
+    field: str
+    message: str
+
+    def to_json(self) -> dict[str, str]:
+        """As the page shows it."""
+        return {"file": self.file, "field": self.field, "message": self.message}
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Everything that could be read of one run folder."""
+
+    folder: RunFolder
+    settings: dict[str, Any]
+    world: dict[str, Any]
+    environment: dict[str, Any]
+    summary: dict[str, Any]
+    tables: dict[str, pl.DataFrame]  # of `TABLES`, empty where there is nothing
+    fleet: pl.DataFrame
+    events: list[dict[str, Any]]
+    flaws: list[Flaw] = field(default_factory=list)
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.folder.path
+
+    @property
+    def name(self) -> str:
+        """What the settings call the run, else the folder's name."""
+        return str(self.settings.get("name") or self.path.name)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, where it is known."""
+        seed = self.settings.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds in the table."""
+        return self.tables["rounds"].height
+
+    @property
+    def clients(self) -> int:
+        """N, from the settings or from the rows."""
+        wanted = self.setting("task.partition.clients", None)
+        if isinstance(wanted, int) and wanted > 0:
+            return wanted
+        table = self.tables["clients"]
+        return int(self.column("clients", "client").max()) + 1 if table.height else 0
+
+    @cached_property
+    def plans(self) -> list[dict[str, Any]]:
+        """The plan events, one a round; after a resume the later one holds."""
+        found = {event["round"]: event for event in self.events if event.get("event") == "plan" and "round" in event}
+        return [found[number] for number in sorted(found)]
+
+    def setting(self, key: str, *default: Any) -> Any:
+        """A setting by its full key; without a default its absence is an error that names it."""
+        value: Any = self.settings
+        for part in key.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                if default:
+                    return default[0]
+                raise Lacking(f"{self.folder.settings} has no field {key!r}")
+            value = value[part]
+        return value
+
+    def world_field(self, name: str) -> Any:
+        """A field of world.json."""
+        if name not in self.world:
+            reason = f"has no field {name!r}" if self.world else "is not there or not readable"
+            raise Lacking(f"{self.folder.world} {reason}; runs of older versions did not write it")
+        return self.world[name]
+
+    def column(self, table: str, name: str) -> Floats:
+        """A column of one of the tables as numbers, NaN where it is empty."""
+        frame = self.fleet if table == "fleet" else self.tables[table]
+        path = self.folder.fleet if table == "fleet" else self.folder.table(table)
+        if not frame.width:
+            raise Lacking(f"{path} is not there or not readable")
+        if name not in frame.columns:
+            raise Lacking(f"{path} has no column {name!r}; its columns are {', '.join(frame.columns)}")
+        values = frame[name]
+        if not (values.dtype.is_numeric() or values.dtype == pl.Null):
+            raise Lacking(f"{path} column {name!r} holds {values.dtype}, not numbers")
+        return np.asarray(values.cast(pl.Float64).to_numpy(), dtype=float)
+
+    def has(self, table: str, name: str) -> bool:
+        """Whether a column is there with at least one number in it."""
+        try:
+            return bool(np.isfinite(self.column(table, name)).any())
+        except Lacking:
+            return False
+
+
+def read_run(folder: RunFolder) -> RunFiles:
+    """One run folder; nothing in it can stop the others from being shown."""
+    flaws: list[Flaw] = []
+    old = "not there: an older leanfed did not write it, or it was removed"
+    settings: dict[str, Any] = _read(flaws, folder.settings, lambda: read_json(folder.settings), {})
+    return RunFiles(
+        folder=folder,
+        settings=settings,
+        world=_if_there(flaws, folder.world, read_json, {}, old),
+        environment=_if_there(flaws, folder.environment, read_json, {}, old),
+        summary=_if_there(flaws, folder.summary, read_json, {}),
+        tables={name: _table(flaws, folder, name) for name in TABLES},
+        fleet=_if_there(flaws, folder.fleet, read_parquet, pl.DataFrame(), old),
+        events=_read(flaws, folder.events, lambda: [e for e in folder.read_events() if isinstance(e, dict)], []),
+        flaws=flaws,
+    )
+
+
+def _table(flaws: list[Flaw], folder: RunFolder, name: str) -> pl.DataFrame:
+    """One table, from its file or, while the run goes on, from the checkpoint."""
+    if name == "evaluations" and folder.finished and not folder.table(name).is_file():
+        flaws.append(Flaw(str(folder.table(name)), "", "not there: an older leanfed did not write it"))
+        return pl.DataFrame()
+    found = _read(flaws, folder.table(name), lambda: folder.read_table(name), pl.DataFrame())
+    return found.sort("round", maintain_order=True) if "round" in found.columns else found
+
+
+def _if_there(flaws: list[Flaw], path: Path, read: Callable[[Path], T], otherwise: T, missing: str | None = None) -> T:
+    """A file that may be absent; its absence is a flaw where `missing` says why."""
+    if path.is_file():
+        return _read(flaws, path, lambda: read(path), otherwise)
+    if missing is not None:
+        flaws.append(Flaw(str(path), "", missing))
+    return otherwise
+
+
+def _read(flaws: list[Flaw], path: Path, read: Callable[[], T], otherwise: T) -> T:
+    """What `read` gives, or `otherwise` and a flaw; whatever a damaged file provokes is that file's flaw."""
+    try:
+        return read()
+    except LeanfedError as error:
+        flaws.append(Flaw(str(path), "", str(error)))
+    except Exception as error:  # libraries answer damaged bytes with errors of any kind
+        flaws.append(Flaw(str(path), "", f"not readable: {type(error).__name__}: {error}"))
+    return otherwise

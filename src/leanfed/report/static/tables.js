@@ -1,0 +1,68 @@
+"use strict";
+// The tables of the page: runs, targets, settings, environment; every text is put in as text.
+(function (lf) {
+  const { make } = lf;
+
+  /** A table in a box that scrolls sideways where the screen is narrow, with downloads. */
+  lf.table = function (name, columns, rows, plainRows) {
+    const cell = (value) => (value instanceof Node || typeof value === "string" ? value : String(value));
+    const head = make("tr", {}, columns.map((column) => make("th", { class: column.number ? "number" : "", scope: "col" }, column.label)));
+    const body = rows.map((row) => make("tr", {}, row.map((value, i) => make("td", { class: columns[i].number ? "number" : "text" }, cell(value)))));
+    const table = { columns: columns.map((column) => column.label), rows: plainRows || rows };
+    return make("div", {},
+      make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, body))),
+      make("div", { class: "save" }, make("span", { class: "note" }),
+        make("button", { type: "button", "data-save": "csv", onclick: () => lf.save(`leanfed-${name}.csv`, "text/csv", lf.csv(table)) }, "CSV"),
+        make("button", { type: "button", "data-save": "json", onclick: () => lf.save(`leanfed-${name}.json`, "application/json", JSON.stringify(table)) }, "JSON")));
+  };
+
+  const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
+  const spread = (values, digits) => (values.length > 1 ? ` (${Math.min(...values).toFixed(digits)}–${Math.max(...values).toFixed(digits)})` : "");
+
+  function summaryRow(data, group) {
+    const runs = group.runs.map((place) => data.runs[place]), of = (key) => runs.map((run) => run.final[key]).filter((value) => value !== null && value !== undefined);
+    const rate = (key) => (of(key).length ? `${mean(of(key)).toFixed(4)}${spread(of(key), 3)}` : "–");
+    const open = runs.filter((run) => !run.finished);
+    const state = open.length ? open.map((run) => `${run.rounds} of ${run.of_rounds ?? "?"} rounds`).join(", ") : "finished";
+    return [group.label, String(runs.length), String(group.clients), String(Math.max(...runs.map((run) => run.rounds))), rate("accuracy"), rate("worst_decile"), rate("majority_guess"),
+      lf.number(mean(of("latency_s"))), lf.number(mean(of("energy_j"))), lf.number(of("upload_bits").length ? mean(of("upload_bits")) / 1e9 : null), state];
+  }
+
+  lf.summaryTable = function (data) {
+    const columns = [["method"], ["seeds", 1], ["clients", 1], ["rounds", 1], ["accuracy", 1], ["worst decile", 1], ["majority guess", 1], ["simulated time [s]", 1], ["energy [J]", 1], ["uploads [Gbit]", 1], ["state"]];
+    return lf.table("runs", columns.map(([label, number]) => ({ label, number: Boolean(number) })), data.groups.map((group) => summaryRow(data, group)));
+  };
+
+  const COSTS = [["rounds", "rounds"], ["latency_s", "simulated time [s]"], ["energy_j", "energy [J]"], ["gigabits", "uploads [Gbit]"], ["tflops", "computation [TFLOP]"]];
+
+  /** One target: what it cost every method, and the paper's value beside ours where the run is in the catalogue. */
+  lf.targetTable = function (data, target) {
+    const rows = target.rows.filter((row) => !lf.state.hidden.has(row.group)), paper = rows.some((row) => row.paper);
+    const columns = [{ label: "method" }, ...COSTS.map(([, label]) => ({ label, number: true })),
+      ...(paper ? [{ label: "paper", number: true }, { label: "ours", number: true }, { label: "difference", number: true }] : [])];
+    const best = Object.fromEntries(COSTS.map(([axis]) => [axis, Math.min(...rows.map((row) => row.mean[axis] ?? Infinity))]));
+    const plainRows = [], shown = rows.map((row) => {
+      const label = data.groups[row.group].label;
+      const cells = COSTS.map(([axis]) => {
+        if (row.mean[axis] === null) return row.reached ? `${row.reached} of ${row.of} seeds` : axis === "rounds" ? "not reached" : "–";
+        const seeds = row.seeds[axis], text = lf.number(row.mean[axis]) + (seeds.length > 1 ? ` (${lf.number(Math.min(...seeds), 3)}–${lf.number(Math.max(...seeds), 3)})` : "");
+        return row.mean[axis] === best[axis] && rows.length > 1 ? make("strong", {}, text) : text;
+      });
+      const told = paper ? (row.paper ? [row.paper.paper, row.paper.ours, row.paper.difference] : ["–", "–", "–"]) : [];
+      plainRows.push([label, ...COSTS.map(([axis]) => row.mean[axis]), ...told]);
+      return [label, ...cells, ...told.map((value) => (typeof value === "number" ? lf.number(value, 3) : String(value ?? "–")))];
+    });
+    const note = rows.find((row) => row.paper && row.paper.about);
+    return make("div", { class: "card whole", "data-target": String(target.target) },
+      make("h3", {}, `What it costs to reach ${lf.percent(target.target, 0)} accuracy`),
+      make("p", { class: "lead" }, `First crossing, by linear interpolation between evaluations; means over seeds with their range, the best in bold.${note ? ` ${note.paper.about}` : ""}`),
+      lf.table(`target-${target.target}`, columns, shown, plainRows));
+  };
+
+  lf.settingsTable = function (data) {
+    const run = data.runs[lf.state.run];
+    const tag = (source) => make("span", { class: `tag ${source in data.sources ? source : "unknown"}`, title: data.sources[source] || "" }, source);
+    const rows = run.settings.map((row) => [row.key, row.value, tag(row.source), row.meaning]);
+    return lf.table("settings", [{ label: "setting" }, { label: "value" }, { label: "source" }, { label: "meaning" }], rows, run.settings.map((row) => [row.key, row.value, row.source, row.meaning]));
+  };
+})(window.leanfed);

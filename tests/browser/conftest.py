@@ -1,0 +1,127 @@
+"""A real browser: Chromium of the system, driven by Playwright; pages may speak to nobody but this machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+import leanfed
+from leanfed.experiments.settings import Settings
+from leanfed.report.page import build_report
+
+HERE = ("file:", "data:", "blob:", "about:")  # what a static page may ask for
+CLIENTS = 8
+
+
+@dataclass
+class Watched:
+    """A page and everything it complained about or asked for elsewhere."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)  # to anywhere but the page's own place
+
+    def figures(self) -> list[str]:
+        """The names of all figures."""
+        names: list[str] = self.page.evaluate("leanfed.figures.map((figure) => figure.id)")
+        return names
+
+    def draw_all(self) -> None:
+        """Draw also what is not in view."""
+        self.page.evaluate("leanfed.redraw(true)")
+
+    def choose(self, figure: str, control: str, value: str) -> None:
+        """Choose one option of a figure's control."""
+        box = self.page.locator(
+            f"#figure-{figure} [data-control='{control}'] label", has=self.page.locator(f"[value='{value}']")
+        )
+        box.click()
+
+    def traces(self, figure: str) -> list[dict[str, Any]]:
+        """What a figure draws: name, type and numbers of every trace."""
+        drawn: list[dict[str, Any]] = self.page.evaluate(
+            """(id) => document.querySelector(`#figure-${id} .plot`).data.map((t) => ({
+                 name: t.name, type: t.type || "scatter", z: t.z || null,
+                 x: Array.from(t.x || []), y: Array.from(t.y || [])}))""",
+            figure,
+        )
+        return drawn
+
+
+Open = Callable[..., Watched]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests; skipped only where none is installed."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no browser is installed; on Debian: apt-get install chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Open an address in a fresh window; at the end it must not have complained or asked for anything elsewhere."""
+    opened: list[Watched] = []
+
+    def open_address(address: str | Path, *, width: int = 1280, strict: bool = True, **context: Any) -> Watched:
+        page = browser.new_context(viewport={"width": width, "height": 900}, **context).new_page()
+        url = address.resolve().as_uri() if isinstance(address, Path) else address
+        home = HERE if isinstance(address, Path) else (*HERE, "/".join(url.split("/")[:3]))
+        watched = Watched(page)
+        page.on("console", lambda said: watched.errors.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: watched.errors.append(str(error)))
+        page.on("request", lambda asked: None if asked.url.startswith(home) else watched.requests.append(asked.url))
+        page.goto(url)
+        if strict:
+            opened.append(watched)
+        return watched
+
+    yield open_address
+    for watched in opened:
+        assert watched.errors == []
+        assert watched.requests == []
+
+
+def small_settings(name: str, seed: int, **changes: Any) -> Settings:
+    """Eight clients with two digits each and six rounds: seconds of work, real data, every kind of figure."""
+    values: dict[str, Any] = {
+        "name": name,
+        "seed": seed,
+        "rounds": 6,
+        "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": CLIENTS}},
+        "radio": {"wire": True},
+        "evaluation": {"every": 2},
+    }
+    return Settings.from_values({**values, **changes})
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of real runs: the joint plan and FedPer on two seeds each, and Algorithm 2's plans once."""
+    folder = tmp_path_factory.mktemp("runs")
+    joint: dict[str, Any] = {"allocation": {"rule": "joint", "form": "fast"}}
+    safe: dict[str, Any] = {"allocation": {"rule": "joint", "form": "safe", "solver": "dca"}, "rounds": 3}
+    for seed in (0, 1):
+        leanfed.run(small_settings("FLPDSP-OPT", seed, **joint), folder / f"joint-{seed}")
+        leanfed.run(small_settings("FedPer", seed, algorithm={"name": "fedper"}), folder / f"fedper-{seed}")
+    leanfed.run(small_settings("FLPDSP safe", 0, **safe), folder / "safe-0")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def static_page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The static page of those runs."""
+    page = tmp_path_factory.mktemp("page") / "report.html"
+    build_report([runs], page, targets=(0.3, 0.9))
+    return page
