@@ -61,7 +61,7 @@ def _options(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to put the runs and the picture.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Where to put the runs, the picture and the page.")] = Path("runs/demo"),
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each method.")] = 60,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: Json = False,
@@ -72,18 +72,20 @@ def demo(
     """
     from leanfed.experiments.build import run as run_settings
     from leanfed.experiments.demo import demo_settings, free_folder
+    from leanfed.report.page import build_report
 
     folder = free_folder(out)
     for settings in demo_settings(seed, rounds):
         name = str(settings.algorithm.model_dump()["name"])
         with round_progress(settings.name, rounds, folder / name, quiet=as_json) as listen:
             run_settings(settings, folder / name, listen=listen)
-    show_comparison([folder], folder / "accuracy.png", [0.8, 0.9], as_json, brief=True)
+    build_report([folder], folder / "report.html")
+    show_comparison([folder], folder / "accuracy.png", [0.8, 0.9], as_json, brief=True, page=folder / "report.html")
 
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="Settings file (TOML).")],
+    config: Annotated[Path, typer.Argument(help="Settings file (TOML), or the settings.json of a run.")],
     out: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
     change: Annotated[
         list[str] | None,
@@ -384,12 +386,13 @@ def _exit_code(statuses: Sequence[str]) -> int:
     return 3 if "infeasible" in statuses else 1
 
 
-def _read_settings(config: Path, changes: Sequence[str], seed: int | None) -> tuple[Settings, str]:
-    """The settings with the command line's changes, and the file as it stands."""
+def _read_settings(config: Path, changes: Sequence[str], seed: int | None) -> tuple[Settings, str | None]:
+    """The settings with the command line's changes, and the file as it stands where it is TOML."""
     from leanfed.experiments.settings import Settings
 
     changes = [*changes, *([] if seed is None else [f"seed={seed}"])]
-    return Settings.from_toml(config, changes), config.read_text(encoding="utf-8")
+    settings = Settings.from_toml(config, changes)
+    return settings, None if config.suffix == ".json" else config.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -83,7 +83,13 @@ def show_estimate(estimate: dict[str, Any], as_json: bool) -> None:
 
 
 def show_comparison(
-    folders: Sequence[Path], picture: Path, targets: Sequence[float], as_json: bool, *, brief: bool = False
+    folders: Sequence[Path],
+    picture: Path,
+    targets: Sequence[float],
+    as_json: bool,
+    *,
+    brief: bool = False,
+    page: Path | None = None,
 ) -> None:
     """The tables and the picture of several runs; the brief picture has accuracy over rounds and seconds only."""
     from leanfed.experiments.compare import DRAWN, draw_comparison, read_run
@@ -93,12 +99,15 @@ def show_comparison(
     runs = sorted((read_run(folder) for folder in find_runs(list(folders))), key=lambda run: -run.accuracy[-1])
     draw_comparison(runs, picture, ("rounds", "latency_s") if brief else DRAWN, loss=not brief)
     if as_json:
-        typer.echo(json.dumps({"runs": [run.row(targets) for run in runs], "picture": str(picture)}))
+        made = {"picture": str(picture), **({"page": str(page)} if page else {})}
+        typer.echo(json.dumps({"runs": [run.row(targets) for run in runs], **made}))
         return
     screen.print(_accuracy_table(runs))
     for target in targets:
         screen.print(_target_table(runs, target))
     screen.print(f"picture: {picture}", highlight=False, soft_wrap=True)
+    if page is not None:
+        screen.print(f"page:    {page}", highlight=False, soft_wrap=True)
     if len(folders) == 1:
         screen.print(f"runs:    {folders[0]}", highlight=False, soft_wrap=True)
 

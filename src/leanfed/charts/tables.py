@@ -61,4 +61,5 @@ def escape(text: str) -> str:
     >>> escape("80 % of a_b~c")
     '80 \\\\% of a\\\\_b$\\\\sim$c'
     """
-    return re.sub(r"([%&_#$])", r"\\\1", text).replace("~", r"$\sim$")
+    safe = re.sub(r"([%&_#${}])", r"\\\1", text.replace("\\", "\0")).replace("~", r"$\sim$")
+    return safe.replace("\0", r"\textbackslash{}").replace("^", r"\textasciicircum{}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -128,14 +129,15 @@ class Settings(Section):
 
     @classmethod
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Settings:
-        """Read a settings file; `overrides` are `section.key=value` as on the command line."""
+        """Read a settings file, or a run folder's settings.json; `overrides` are as on the command line."""
         path = Path(path)
         with explained(path, "read"):
             text = path.read_text(encoding="utf-8")
         try:
-            values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise SettingsError(f"{path} is not valid TOML: {error}. Correct that line.") from error
+            values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+            kind = "JSON" if path.suffix == ".json" else "TOML"
+            raise SettingsError(f"{path} is not valid {kind}: {error}. Correct that line.") from error
         for override in overrides:
             set_value(values, override)
         return cls.from_values(values, str(path), text)

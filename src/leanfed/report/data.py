@@ -15,7 +15,7 @@ from leanfed.report import parts, planned
 from leanfed.report.curves import METRICS, RunCurve, band, costs_of, final_values, mean_of, run_curve
 from leanfed.report.groups import METHOD_NAMES, Group, group_runs
 from leanfed.report.packing import clean
-from leanfed.report.published import Published, published_for
+from leanfed.report.published import Published, differences
 from leanfed.report.read import Flaw, Lacking, RunFiles, read_run
 from leanfed.results import find_runs, leaves
 
@@ -44,9 +44,13 @@ def report_data(
     *,
     targets: Sequence[float] = TARGETS,
     title: str | None = None,
-    published: Published | None = None,
+    results: Path | None = None,
 ) -> dict[str, Any]:
-    """Everything the page shows of the runs in or below the given folders, as JSON can hold it."""
+    """Everything the page shows of the runs in or below the given folders, as JSON can hold it.
+
+    `results` is where `leanfed reproduce` put what the paper published.
+    """
+    published = Published(results)
     runs = [read_run(folder) for folder in _unique(paths)]
     curves = [_curve(run) for run in runs]
     groups = group_runs(runs)
@@ -66,7 +70,7 @@ def report_data(
         "runs": shown,
         "bands": _bands(groups, curves),
         "targets": [_target(target, groups, runs, curves, published) for target in targets],
-        "flaws": [flaw.to_json() for run in runs for flaw in run.flaws],
+        "flaws": [flaw.to_json() for flaws in (*(run.flaws for run in runs), published.flaws) for flaw in flaws],
     }
     result: dict[str, Any] = clean(data)
     return result
@@ -155,7 +159,7 @@ def _target(
     groups: Sequence[Group],
     runs: Sequence[RunFiles],
     curves: Sequence[RunCurve | None],
-    published: Published | None,
+    published: Published,
 ) -> dict[str, Any]:
     """What it cost every group to reach a target: every seed, the mean, and the paper's value where there is one."""
     rows = []
@@ -169,8 +173,8 @@ def _target(
             "reached": sum(value is not None for value in costs["rounds"]),
             "of": len(members),
         }
-        found = published_for(published, runs[group.members[0]], target)
-        rows.append({**row, "paper": found} if found else row)
+        found = published.time_to(runs[group.members[0]], target)
+        rows.append({**row, "paper": differences(found, row["mean"]["latency_s"])} if found else row)
     return {"target": target, "rows": rows}
 
 

@@ -47,6 +47,15 @@ def matrix(values: Floats) -> Packed:
     return {"u16": _text(coded), "rows": values.shape[0], "columns": values.shape[1], "low": low, "step": step}
 
 
+def unpacked(packed: Packed) -> Floats:
+    """The numbers of a packed column or matrix, as the page reads them."""
+    if "u16" in packed:
+        codes = np.frombuffer(base64.b64decode(packed["u16"]), "<u2").reshape(packed["rows"], packed["columns"])
+        return np.where(codes > LEVELS, np.nan, packed["low"] + codes * packed["step"])
+    kind = "f32" if "f32" in packed else "u32"
+    return np.frombuffer(base64.b64decode(packed[kind]), f"<{kind[0]}4").astype(float)
+
+
 def script_json(value: Mapping[str, Any]) -> str:
     """JSON that cannot end the script element it stands in, whatever its texts are."""
     text = json.dumps(clean(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)

@@ -19,10 +19,15 @@ SCRIPTS = ("core.js", "cards.js", "compare.js", "depth.js", "solver.js", "tables
 
 
 def build_report(
-    paths: Sequence[Path], out: Path, *, targets: Sequence[float] = TARGETS, title: str | None = None
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    targets: Sequence[float] = TARGETS,
+    title: str | None = None,
+    results: Path | None = None,
 ) -> dict[str, Any]:
     """Write the page of some run folders and return what it shows."""
-    data = report_data(paths, targets=targets, title=title)
+    data = report_data(paths, targets=targets, title=title, results=results)
     make_folder(out.parent)
     write_text(out, render_page(data))
     return data

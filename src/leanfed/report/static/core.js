@@ -1,6 +1,6 @@
 "use strict";
 // Packed columns, colours, numbers as text, elements, downloads: what every other script of the page uses.
-window.leanfed = { state: { run: 0, hidden: new Set(), choices: {} }, figures: [] };
+window.leanfed = { state: { run: null, hidden: new Set(), choices: {} }, figures: [] };
 
 (function (lf) {
   // Okabe and Ito's colours; the last one is the text's colour, so that it shows in light and dark.

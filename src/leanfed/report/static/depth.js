@@ -25,7 +25,7 @@
           return view === "sum" ? sum : view === "share" ? (100 * value) / whole : value;
         });
         const common = { x, y, name: label, hovertemplate: `round %{x}, ${label}: %{y:.4g} ${view === "share" ? "%" : "s"}<extra></extra>` };
-        return few ? { ...common, type: "bar", marker: { color: look[place], pattern: { shape: ["", "/", "x"][place], solidity: 0.25 } } }
+        return few ? { ...common, type: "bar", marker: { color: look[place] } }
           : { ...common, mode: "lines", stackgroup: "one", line: { width: 0.6, color: look[place] }, fillcolor: lf.faded(look[place], 0.75) };
       }).filter((_, place) => totals[place] > 0);
       return {
@@ -104,12 +104,14 @@
       const theme = lf.theme(), of = (fate) => points.filter((p) => p.fate === fate);
       const valued = points.filter((p) => p.value !== null && (colour === "accuracy" || p.fate === "takes part" || p.fate === "starved"));
       const name = colour === "accuracy" ? "test accuracy" : RATES[colour].bar;
-      const size = points.length > 150 ? 8 : 12;
+      const size = points.length > 150 ? 8 : 12, shades = valued.map((p) => p.value);
+      const flat = Math.max(...shades) - Math.min(...shades) < 1e-9, most = colour === "share" ? 2 * shades[0] : 1;
+      const range = colour === "accuracy" || flat ? { cmin: 0, cmax: colour === "accuracy" ? 1 : most } : {};
       const base = (list, more) => ({ x: list.map((p) => p.x), y: list.map((p) => p.y), mode: "markers", text: list.map(text), hovertemplate: "%{text}<extra></extra>", ...more });
       const traces = [
         { x: [0], y: [0], mode: "markers", name: "base station", marker: { symbol: "star", size: 15, color: theme.text }, hovertemplate: "base station<extra></extra>" },
-        base(valued, { name: colour === "accuracy" ? "client" : "takes part", marker: { size, color: valued.map((p) => p.value), colorscale: SCALE, showscale: true, colorbar: lf.colourBar(name),
-          cmin: colour === "accuracy" ? 0 : undefined, cmax: colour === "accuracy" ? 1 : undefined, line: { width: 0.8, color: theme.text } } }),
+        base(valued, { name: colour === "accuracy" ? "client" : "takes part", marker: { size, color: shades, colorscale: SCALE, showscale: true, colorbar: lf.colourBar(name), ...range,
+          line: { width: 0.8, color: theme.text } } }),
         base(of("starved"), { name: "starved (k below 0.01 or at its floor)", marker: { symbol: "circle-open", size: size + 8, color: "#D55E00", line: { width: 2.2 } } }),
         base(of("excluded"), { name: "excluded", marker: { symbol: "x-thin", size: size - 1, line: { width: 2.4, color: "#CC79A7" } } }),
         base(of("sits out"), { name: "sits out", marker: { symbol: "circle-open", size: size - 4, color: theme.muted } }),
@@ -132,7 +134,7 @@
   });
 
   lf.figures.push({
-    id: "energy", section: "depth", ofRun: true,
+    id: "energy", section: "depth", ofRun: true, square: true,
     controls: () => [{ key: "view", label: "Show", options: [{ value: "sum", label: "whole run" }, { value: "dearest", label: "dearest round" }] }],
     draw(data, { view }) {
       const part = run(data).energy, limited = part.budget_j !== null;
@@ -164,14 +166,14 @@
     draw(data, { view }) {
       const part = run(data).labels;
       if (part.missing) return { missing: part.missing };
-      const counts = lf.matrix(part.counts), clients = lf.column(part.clients), labels = counts[0].map((_, i) => i);
+      const counts = lf.matrix(part.counts).map((row) => row.map(Math.round)), clients = lf.column(part.clients), labels = counts[0].map((_, i) => i);
       const sums = counts.map((row) => row.reduce((a, b) => a + b, 0)), held = counts.map((row) => row.filter((value) => value > 0).length);
       const z = labels.map((label) => counts.map((row, c) => (view === "count" ? row[label] : (100 * row[label]) / (sums[c] || 1)) || null));
       const mean = held.reduce((a, b) => a + b, 0) / held.length;
-      const rows = clients.flatMap((client, c) => labels.map((label) => [client, label, Math.round(counts[c][label])]));
+      const rows = clients.flatMap((client, c) => labels.map((label) => [client, label, counts[c][label]]));
       return {
         lead: `A client holds ${lf.number(mean, 2)} of ${labels.length} labels on average, and ${lf.number(Math.min(...sums), 6)} to ${lf.number(Math.max(...sums), 6)} training samples.`,
-        traces: [{ type: "heatmap", x: clients, y: labels, z, colorscale: SCALE, zmin: 0, colorbar: lf.colourBar(view === "count" ? "training samples" : "share [%]"), hoverongaps: false, xgap: clients.length <= 60 ? 1 : 0, ygap: 1,
+        traces: [{ type: "heatmap", x: clients, y: labels, z, colorscale: SCALE, zmin: 0, zmax: Math.max(...z.flat()), colorbar: lf.colourBar(view === "count" ? "training samples" : "share [%]"), hoverongaps: false, xgap: clients.length <= 60 ? 1 : 0, ygap: 1,
           hovertemplate: `client %{x}, label %{y}: %{z:.4g}${view === "count" ? " samples" : " %"}<extra></extra>` }],
         layout: lf.layout("client", "label", { plot_bgcolor: lf.isDark() ? "#39424d" : "#e3e6ea", xaxis: { showgrid: false }, yaxis: { showgrid: false, dtick: labels.length <= 12 ? 1 : undefined } }),
         note: `Grey: none of that label.${part.of_clients > clients.length ? ` ${clients.length} of ${part.of_clients} clients, evenly spaced.` : ""}`,

@@ -64,7 +64,9 @@
   /** Show data; what the reader has chosen stays. */
   lf.show = function (data) {
     lf.data = data;
-    if (lf.state.run >= data.runs.length) lf.state.run = 0;
+    if (lf.state.run === null || lf.state.run >= data.runs.length) {
+      lf.state.run = Math.max(0, data.runs.findIndex((run) => run.solver.round)); // a planned run has most to show
+    }
     if (!at("compare-cards")) buildSections();
     showTop(data);
     at("summary").replaceChildren(make("h2", {}, "Summary"), make("div", { class: "card whole" }, lf.summaryTable(data)));

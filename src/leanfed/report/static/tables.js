@@ -35,11 +35,13 @@
 
   const COSTS = [["rounds", "rounds"], ["latency_s", "simulated time [s]"], ["energy_j", "energy [J]"], ["gigabits", "uploads [Gbit]"], ["tflops", "computation [TFLOP]"]];
 
+  const PAPER = ["paper: time [s]", "difference", "paper: share of FedPer's time", "ours"];
+
   /** One target: what it cost every method, and the paper's value beside ours where the run is in the catalogue. */
   lf.targetTable = function (data, target) {
     const rows = target.rows.filter((row) => !lf.state.hidden.has(row.group)), paper = rows.some((row) => row.paper);
     const columns = [{ label: "method" }, ...COSTS.map(([, label]) => ({ label, number: true })),
-      ...(paper ? [{ label: "paper", number: true }, { label: "ours", number: true }, { label: "difference", number: true }] : [])];
+      ...(paper ? PAPER.map((label) => ({ label, number: true })) : [])];
     const best = Object.fromEntries(COSTS.map(([axis]) => [axis, Math.min(...rows.map((row) => row.mean[axis] ?? Infinity))]));
     const plainRows = [], shown = rows.map((row) => {
       const label = data.groups[row.group].label;
@@ -48,9 +50,9 @@
         const seeds = row.seeds[axis], text = lf.number(row.mean[axis]) + (seeds.length > 1 ? ` (${lf.number(Math.min(...seeds), 3)}–${lf.number(Math.max(...seeds), 3)})` : "");
         return row.mean[axis] === best[axis] && rows.length > 1 ? make("strong", {}, text) : text;
       });
-      const told = paper ? (row.paper ? [row.paper.paper, row.paper.ours, row.paper.difference] : ["–", "–", "–"]) : [];
+      const told = !paper ? [] : row.paper ? [row.paper.seconds, row.paper.difference, row.paper.share, row.paper.our_share] : [null, null, null, null];
       plainRows.push([label, ...COSTS.map(([axis]) => row.mean[axis]), ...told]);
-      return [label, ...cells, ...told.map((value) => (typeof value === "number" ? lf.number(value, 3) : String(value ?? "–")))];
+      return [label, ...cells, ...told.map((value, i) => (i === 1 && value !== null ? `${value > 0 ? "+" : ""}${(100 * value).toFixed(0)} %` : lf.number(value, 3)))];
     });
     const note = rows.find((row) => row.paper && row.paper.about);
     return make("div", { class: "card whole", "data-target": String(target.target) },

@@ -1,0 +1,147 @@
+"""Figures for papers: one picture per file at the width of a column, fonts embedded, no title: captions say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from leanfed.charts.curves import COLOURS
+from leanfed.files import make_folder, write_atomically
+from leanfed.records import Floats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+
+COLUMN_IN = 3.5  # width of one column of a two-column page
+DASHES = ("-", "--", ":", "-.")
+HATCHES = ("", "///", "...", "xxx")
+STYLE: Final[dict[Any, Any]] = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.3,
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for
+    "hatch.linewidth": 0.5,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One line, with a band around it where there is one."""
+
+    label: str
+    x: Floats
+    y: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+    look: int | None = None  # number of the colour; by position where it is not given
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """A matrix over two axes; NaN is left grey."""
+
+    values: Floats  # (rows, columns)
+    x: Floats
+    y: Floats
+    label: str
+
+
+def draw_lines(
+    path: Path, series: Sequence[Series], x_label: str, y_label: str, *, floor: float | None = None, shaded: float = 0.0
+) -> None:
+    """Lines with bands; `shaded` marks the range from 0 to that x."""
+    with _picture(path, rows=1) as axes:
+        for number, line in enumerate(series):
+            look = number if line.look is None else line.look
+            colour, dash = COLOURS[look % len(COLOURS)], DASHES[look // len(COLOURS) % len(DASHES)]
+            axes[0].plot(line.x, line.y, color=colour, linestyle=dash, label=line.label)
+            if line.low is not None and line.high is not None:
+                axes[0].fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+        if floor is not None:
+            axes[0].axhline(floor, color="0.45", linestyle=(0, (4, 3)), linewidth=0.8, label="majority guess", zorder=1)
+        if shaded:
+            axes[0].axvspan(0, shaded, color=COLOURS[1], alpha=0.12, linewidth=0, label="worst decile")
+        _finish(axes[0], x_label, y_label)
+
+
+def draw_bars(
+    path: Path, names: Sequence[str], parts: Mapping[str, Sequence[float]], x_label: str, *, stacked: bool = False
+) -> None:
+    """Horizontal bars, one group per name, side by side or end to end; NaN has no bar."""
+    count, places = len(parts), np.arange(len(names))
+    height = 0.8 if stacked else 0.8 / count
+    inches = 0.5 + max(0.24 * len(names) * (1 if stacked else count * 0.6), 0.9)
+    with _picture(path, rows=1, height=inches) as axes:
+        left = np.zeros(len(names))
+        for number, (label, given) in enumerate(parts.items()):
+            values = np.nan_to_num(np.asarray(given, dtype=float))
+            shift = 0.0 if stacked else (number - (count - 1) / 2) * height
+            look: dict[str, Any] = {
+                "color": COLOURS[number],
+                "hatch": HATCHES[number % len(HATCHES)],
+                "edgecolor": "white",
+            }
+            axes[0].barh(places + shift, values, height, left=left, label=label, linewidth=0.4, **look)
+            left = left + values if stacked else left
+        axes[0].set_yticks(places, names)
+        axes[0].invert_yaxis()
+        _finish(axes[0], x_label, "")
+
+
+def draw_maps(path: Path, maps: Sequence[Map], x_label: str, y_label: str) -> None:
+    """Maps below each other, each with its own colour bar."""
+    with _picture(path, rows=len(maps), height=1.55 * len(maps) + 0.2) as axes:
+        for place, drawn in zip(axes, maps, strict=True):
+            place.set_facecolor("0.88")
+            edges = (_edges(drawn.x), _edges(drawn.y))
+            mesh = place.pcolormesh(*edges, np.ma.masked_invalid(drawn.values), cmap="viridis", rasterized=True)
+            place.figure.colorbar(mesh, ax=place, label=drawn.label, pad=0.02)
+            place.set(ylabel=y_label)
+        axes[-1].set(xlabel=x_label)
+
+
+def _edges(centres: Floats) -> Floats:
+    """Borders half-way between the centres of cells."""
+    if len(centres) == 1:
+        return np.array([centres[0] - 0.5, centres[0] + 0.5])
+    middle = (centres[:-1] + centres[1:]) / 2
+    return np.concatenate([[2 * centres[0] - middle[0]], middle, [2 * centres[-1] - middle[-1]]])
+
+
+@contextmanager
+def _picture(path: Path, *, rows: int, height: float = 2.4) -> Iterator[list[Axes]]:
+    """Empty axes below each other; what was drawn on them is saved by the file's ending."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(COLUMN_IN, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = list(figure.subplots(rows, 1, squeeze=False)[:, 0])
+        yield axes
+        handles, labels = axes[0].get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+        make_folder(path.parent)
+        undated: dict[str, Any] = {"CreationDate": None} if path.suffix == ".pdf" else {}
+        kind = path.suffix[1:]
+        write_atomically(path, lambda partial: figure.savefig(partial, format=kind, dpi=300, metadata=undated))
+
+
+def _finish(axes: Axes, x_label: str, y_label: str) -> None:
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,199 @@
+"""Figures and LaTeX tables for papers, from the same data as the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from leanfed.charts.publication import Map, Series, draw_bars, draw_lines, draw_maps
+from leanfed.charts.tables import Block, latex
+from leanfed.files import make_folder, write_text
+from leanfed.report.packing import unpacked
+
+Data = Mapping[str, Any]
+AXES: Final = {
+    "latency_s": ("seconds", "simulated time [s]"),
+    "energy_j": ("joules", "energy of all clients [J]"),
+    "gigabits": ("bits", "uploads of all clients [Gbit]"),
+    "rounds": ("rounds", "rounds"),
+}
+METRICS: Final = {"accuracy": "test accuracy", "loss": "test loss", "worst_decile": "accuracy, worst decile"}
+COUNTS: Final = {"dense": "dense", "paper": "paper's count", "exact": "exact count", "wire": "coded"}
+COSTS: Final = {"rounds": "rounds", "latency_s": "time [s]", "energy_j": "energy [J]", "gigabits": "uploads [Gbit]"}
+
+
+def write_figures(data: Data, folder: Path, kind: str) -> list[Path]:
+    """All figures (`kind` is pdf or png) and tables of a report; returns the files."""
+    make_folder(folder)
+    written = [*_curves(data, folder, kind), *_bars(data, folder, kind), *_clients(data, folder, kind)]
+    written += _plans(data, folder, kind)
+    for name, text in (("runs.tex", _runs_table(data)), ("targets.tex", _targets_table(data))):
+        write_text(folder / name, text)
+        written.append(folder / name)
+    return written
+
+
+def _curves(data: Data, folder: Path, kind: str) -> list[Path]:
+    """Every metric over every cost, mean and band over seeds."""
+    written = []
+    for metric, y_label in METRICS.items():
+        for axis, (short, x_label) in AXES.items():
+            bands = [band for band in data["bands"] if (band["axis"], band["metric"]) == (axis, metric)]
+            lines = [_line(data, band) for band in bands]
+            if lines:
+                path = folder / f"{metric.replace('_', '-')}-{short}.{kind}"
+                draw_lines(path, lines, x_label, y_label, floor=_floor(data) if metric == "accuracy" else None)
+                written.append(path)
+    return written
+
+
+def _line(data: Data, band: Mapping[str, Any]) -> Series:
+    group = data["groups"][band["group"]]
+    x, mean, low, high = (unpacked(band[name]) for name in ("x", "mean", "low", "high"))
+    several = len(group["runs"]) > 1
+    return Series(_text(group["label"]), x, mean, low if several else None, high if several else None, band["group"])
+
+
+def _floor(data: Data) -> float | None:
+    """The majority guess where all runs share it."""
+    guesses = {run["final"]["majority_guess"] for run in data["runs"]}
+    return guesses.pop() if len(guesses) == 1 else None
+
+
+def _means(data: Data, part: str, of: Any) -> tuple[list[str], list[dict[str, float]]]:
+    """Labels of the groups that hold a part, and the mean over their runs of what `of` takes from it."""
+    names, found = [], []
+    for group in data["groups"]:
+        values = [
+            of(data["runs"][place][part]) for place in group["runs"] if "missing" not in data["runs"][place][part]
+        ]
+        if values:
+            names.append(_text(group["label"]))
+            found.append({key: float(np.mean([value[key] for value in values])) for key in values[0]})
+    return names, found
+
+
+def _bars(data: Data, folder: Path, kind: str) -> list[Path]:
+    """Bits of an upload by four counts, and the seconds of the slowest clients by what they waited for."""
+
+    def bits(part: Mapping[str, Any]) -> dict[str, float]:
+        return {key: np.nan if part[key] is None else part[key] / part["uploads"] / 1e3 for key in COUNTS}
+
+    def seconds(part: Mapping[str, Any]) -> dict[str, float]:
+        return {key: float(unpacked(part[key]).mean()) for key in ("computation", "communication", "downlink")}
+
+    written = []
+    names, found = _means(data, "bits", bits)
+    if names:
+        parts = {label: [row[key] for row in found] for key, label in COUNTS.items()}
+        known = {label: values for label, values in parts.items() if np.isfinite(values).any()}
+        draw_bars(folder / f"bits.{kind}", names, known, "kilobits per upload")
+        written.append(folder / f"bits.{kind}")
+    names, found = _means(data, "time", seconds)
+    if names:
+        labels = {"computation": "computation", "communication": "upload", "downlink": "broadcast"}
+        parts = {label: [row[key] for row in found] for key, label in labels.items() if any(row[key] for row in found)}
+        draw_bars(folder / f"time.{kind}", names, parts, "time of a round, slowest client [s]", stacked=True)
+        written.append(folder / f"time.{kind}")
+    return written
+
+
+def _clients(data: Data, folder: Path, kind: str) -> list[Path]:
+    """Every client's accuracy, worst first; the mean over seeds of each rank."""
+    lines = []
+    for number, group in enumerate(data["groups"]):
+        parts = [data["runs"][place]["clients"] for place in group["runs"]]
+        ranked = [np.sort(unpacked(part["accuracy"])) for part in parts if "missing" not in part]
+        ranked = [values for values in ranked if len(values) == len(ranked[0])]
+        if ranked:
+            x, values = 100.0 * (np.arange(len(ranked[0])) + 0.5) / len(ranked[0]), np.stack(ranked)
+            low, high = (values.min(axis=0), values.max(axis=0)) if len(ranked) > 1 else (None, None)
+            lines.append(Series(_text(group["label"]), x, values.mean(axis=0), low, high, number))
+    if not lines:
+        return []
+    draw_lines(folder / f"clients.{kind}", lines, "clients, worst first [%]", "test accuracy", shaded=10.0)
+    return [folder / f"clients.{kind}"]
+
+
+def _plans(data: Data, folder: Path, kind: str) -> list[Path]:
+    """k, r and bandwidth shares of the first run of every group that was planned, and the labels of its clients."""
+    written = []
+    for group in data["groups"]:
+        run = data["runs"][group["runs"][0]]
+        heat, labels = run["heat"], run["labels"]
+        if "round" in run["solver"] and "missing" not in heat:
+            x, y = unpacked(heat["rounds"]), unpacked(heat["clients"])
+            names = {"k": "k", "r": "r", "share": "share of band [%]"}
+            maps = [Map(unpacked(heat[key]), x, y, label) for key, label in names.items()]
+            written.append(folder / f"plan-{_slug(group['label'])}.{kind}")
+            draw_maps(written[-1], maps, "round", "client")
+        if "missing" not in labels and group is data["groups"][0]:
+            counts = unpacked(labels["counts"]).T
+            filled = np.where(counts > 0.5, counts, np.nan)
+            written.append(folder / f"labels.{kind}")
+            drawn = Map(filled, unpacked(labels["clients"]), np.arange(len(filled), dtype=float), "samples")
+            draw_maps(written[-1], [drawn], "client", "label")
+    return written
+
+
+def _runs_table(data: Data) -> str:
+    """Where every method ended, means over seeds."""
+    head = ["method", "seeds", "accuracy", "worst decile", "time [s]", "energy [J]", "uploads [Gbit]"]
+    columns = (("accuracy", 1.0), ("worst_decile", 1.0), ("latency_s", 1.0), ("energy_j", 1.0), ("upload_bits", 1e9))
+    rows = []
+    for group in data["groups"]:
+        finals = [data["runs"][place]["final"] for place in group["runs"]]
+        cells = []
+        for name, unit in columns:
+            values = [final[name] / unit for final in finals if final.get(name) is not None]
+            cells.append(_cell(values, 3 if unit == 1.0 and name in ("accuracy", "worst_decile") else None))
+        rows.append([group["label"], str(len(finals)), *cells])
+    return latex([Block("", head, rows)], caption="Final results, means over seeds", label="tab:leanfed-runs")
+
+
+def _targets_table(data: Data) -> str:
+    """What every target cost, means over seeds; the paper's time where there is one."""
+    paper = any("paper" in row for target in data["targets"] for row in target["rows"])
+    head = ["method", *COSTS.values(), *(["paper's time [s]"] if paper else [])]
+    blocks = []
+    for target in data["targets"]:
+        rows = []
+        for row in target["rows"]:
+            label = data["groups"][row["group"]]["label"]
+            cells = [_cost(row, axis) for axis in COSTS]
+            published = [f"{row['paper']['seconds']:.4g}" if "paper" in row else "-"] if paper else []
+            rows.append([label, *cells, *published])
+        blocks.append(Block(f"to {100 * target['target']:g} % accuracy", head, rows))
+    return latex(blocks, caption="Cost of reaching a target accuracy", label="tab:leanfed-targets")
+
+
+def _cost(row: Mapping[str, Any], axis: str) -> str:
+    if row["mean"][axis] is None:
+        return f"{row['reached']} of {row['of']} seeds" if row["reached"] else "not reached"
+    return f"{row['mean'][axis]:.4g}"
+
+
+def _cell(values: list[float], decimals: int | None) -> str:
+    """The mean, with the range where there are several seeds."""
+    if not values:
+        return "-"
+
+    def shown(value: float) -> str:
+        return f"{value:.{decimals}f}" if decimals is not None else f"{value:.4g}"
+
+    span = f" ({shown(min(values))} to {shown(max(values))})" if len(values) > 1 else ""
+    return shown(float(np.mean(values))) + span
+
+
+def _text(label: str) -> str:
+    """A label that matplotlib takes as it is written: $ begins no formula, _ hides no line from the legend."""
+    safe = label.replace("$", r"\$")
+    return f" {safe}" if safe.startswith("_") else safe
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-") or "run"
