@@ -276,7 +276,8 @@ class FleetServer:
         assert self.held is not None
         tables = self.held.frames()
         if progress.round > 1:
-            tables = {name: pl.concat([table, tables[name]]) for name, table in checkpoints.tables().items()}
+            earlier = checkpoints.tables()
+            tables = {name: pl.concat([earlier[name], rows]) for name, rows in tables.items()}
         run = finish_folder(self.settings, self._planner().world, self.folder, tables, progress)
         totals = dict(self.inbox.totals)
         self.inbox.audit.write("finished", round=progress.round, accuracy=run.accuracy, totals=totals)

@@ -47,9 +47,7 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(1, "leanfed-checkpoint")
         self._writing: Future[None] | None = None
 
-    def save(
-        self, progress: Progress, tables: Mapping[str, pl.DataFrame], extra: dict[str, Any] | None = None
-    ) -> None:
+    def save(self, progress: Progress, tables: Mapping[str, pl.DataFrame], extra: dict[str, Any] | None = None) -> None:
         """Begin to make `progress`, the rows since the last save and `extra` (plain values) durable."""
         self.wait()
         store, chosen = progress.clients, sorted(progress.clients.changed)
