@@ -15,16 +15,9 @@ Form = Literal["plain", "safe", "fast"]
 
 # What a form brings along where the settings do not say otherwise.
 FORMS: Final[dict[str, dict[str, Any]]] = {
-    "plain": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0, "settle_k_max": 1.0},
-    "safe": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0, "settle_k_max": 1.0},
-    "fast": {
-        "k_min": 0.01,
-        "k_max": 0.05,
-        "r_min": 0.5,
-        "within_rounds": 10,
-        "settle": 1 / 3,
-        "settle_k_max": 0.2,
-    },
+    "plain": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0},
+    "safe": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0},
+    "fast": {"k_min": 0.01, "k_max": 0.05, "r_min": 0.5, "within_rounds": 10, "settle": 1 / 3},
 }
 
 
@@ -67,9 +60,6 @@ class AllocationSettings(Section):
     settle: Rate = 1 / 3
     """The last part of a run, in which everybody takes part in every round where its own limits allow it (fast 1/3,
     estimated on the embedded digits; plain and safe none): haste first, then those who were left behind catch up."""
-    settle_k_max: Rate = 0.2
-    """k_max in that last part (fast 0.2, estimated likewise): such a round waits for the slowest device anyway, which
-    leaves more of the band to everybody."""
     first_k: Rate | None = None
     """k of everybody in round 0, less where it does not fit; None: round 0 is planned as the others are."""
     first_r: Rate | None = None
@@ -84,11 +74,8 @@ class AllocationSettings(Section):
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> AllocationSettings:
-        if self.k_min > min(self.k_max, self.settle_k_max):
-            raise ValueError(
-                f"k_min = {self.k_min} is above k_max = {self.k_max} or settle_k_max = {self.settle_k_max}; "
-                "lower one or raise the other"
-            )
+        if self.k_min > self.k_max:
+            raise ValueError(f"k_min = {self.k_min} is above k_max = {self.k_max}; lower one or raise the other")
         if self.first_r is not None and self.first_k is None:
             raise ValueError("first_r is given without first_k; give both, or first_k alone")
         for name in ("within_rounds", "settle"):

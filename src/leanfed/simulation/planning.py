@@ -207,7 +207,7 @@ class Planner:
             deadline_s=None if fixed else settings.deadline_s,
             energy_budget_j=None if fixed else settings.energy_budget_j,
             k_min=settings.k_min,
-            k_max=settings.settle_k_max if settings.settling(number, self.rounds) else settings.k_max,
+            k_max=settings.k_max,
             r_min=settings.r_min,
             bandwidth_hz=float(state.bandwidth_hz),
             noise_w_per_hz=state.noise_w_per_hz,
