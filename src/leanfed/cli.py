@@ -256,8 +256,8 @@ app.add_typer(deploy, name="deploy")
 
 @bench.command("engine")
 def bench_engine(
-    clients: Annotated[int, typer.Option(min=1, help="Clients in the round.")] = 100,
-    model: Annotated[str, typer.Option(help="A model by name.")] = "lenet5",
+    clients: Annotated[int | None, typer.Option(min=1, help="Clients in the round; 100, 4 of a large model.")] = None,
+    model: Annotated[str, typer.Option(help="A model by name, for example resnet18.")] = "lenet5",
     threads: Annotated[int | None, typer.Option(min=1, help="Worker threads; as many as torch uses.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.base import ServerState, Training
 from leanfed.algorithms.exchange import STATISTICS, train_client
+from leanfed.errors import InputError
 from leanfed.simulation import streamed
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.clients import ClientStore
@@ -171,6 +172,26 @@ def test_models_without_kernels_stream() -> None:
     engine = choose_engine(world_of(), threads=1)
     assert engine.name == "streamed"
     assert "its kernels know lenet5, not 'tiny-norm'" in engine.reason
+
+
+def test_a_batch_of_one_sample_is_refused_with_a_way_out() -> None:
+    task = build_task(TaskSettings(partition=CLASS_2), seed=3)
+    MODELS.add("flat-norm", ModelSpec(FlatNorm, input_shape=(1, 32, 32), default_split="first"))
+    try:
+        world = world_of(task=replace(task, settings=TaskSettings(model="flat-norm", partition=CLASS_2)), batch_size=1)
+        with pytest.raises(InputError, match=r"^Client 0 has a batch of a single sample in round 0"):
+            play(world, ReferenceEngine(world))
+    finally:
+        MODELS.remove("flat-norm")
+
+
+class FlatNorm(nn.Sequential):
+    """Normalises single values, so that a batch of one has no variance."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.flat, self.first, self.norm = nn.Flatten(), nn.Linear(1024, 4), nn.BatchNorm1d(4)
+        self.last = nn.Linear(4, classes)
 
 
 class Dropping(nn.Module):

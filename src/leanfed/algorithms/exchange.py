@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from leanfed.algorithms.base import Algorithm, ClientState, ClientUpdate, Job, ServerState, Training, Upload
+from leanfed.errors import InputError
 from leanfed.streams import stream_seed
 from leanfed.tasks.split import FlatModel
 
@@ -26,7 +27,7 @@ def train_client(
 ) -> ClientUpdate:
     """`algorithm.client_update` with the client's own statistics, and with dropout drawn from a stream of the job."""
     model.statistics.write(personal_statistics(server, client, model))
-    with _drawing_from(job) if model.random else nullcontext():
+    with _drawing_from(job) if model.random else nullcontext(), _enough_samples(job):
         update = algorithm.client_update(server.shared, client, job, model)
     if model.statistics.size == 0:
         return update
@@ -42,6 +43,20 @@ def _drawing_from(job: Job) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(job.seed, "dropout", job.round, job.client) % 2**63)
         yield
+
+
+@contextmanager
+def _enough_samples(job: Job) -> Iterator[None]:
+    """Say what to do where torch says that one value has no variance."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise InputError(
+            f"Client {job.client} has a batch of a single sample in round {job.round}, which batch normalisation "
+            "cannot use. Change training.batch_size, or set training.local_steps in place of local_epochs."
+        ) from error
 
 
 def personal_statistics(server: ServerState, client: ClientState, model: FlatModel) -> Tensor:

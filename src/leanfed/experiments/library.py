@@ -136,6 +136,8 @@ def _as_wanted(folder: RunFolder, wanted: Settings) -> pl.DataFrame | None:
     """The rounds of a run at the wanted evaluations up to the wanted end, or nothing where it falls short."""
     kept = read_json(folder.settings)["evaluation"]
     every, rounds = wanted.evaluation.every, folder.read_table("rounds")
+    if kept.get("renew_statistics", 0) != wanted.evaluation.renew_statistics:
+        return None  # other models were tested
     if every % kept["every"] or wanted.evaluation.per_client > kept["per_client"]:
         return None
     seen = ((pl.col("round") + 1) % every == 0) | (pl.col("round") + 1 == wanted.rounds)

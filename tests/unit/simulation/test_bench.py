@@ -37,3 +37,10 @@ def test_every_client_of_the_benchmark_fills_its_batch():
     assert min(len(rows) for rows in world.task.partition.train) >= 100
     assert world.algorithm.k == 0.1
     assert len(flatten(world.task.new_model("base"), world.split.shared)) == world.split.shared_size
+
+
+def test_a_model_without_kernels_is_streamed_over_noise():
+    figures = engine_bench(clients=2, model="resnet18-imagenet", threads=1, batch=2, repeats=1)
+    assert (figures["engine"], figures["clients"], figures["repeats"]) == ("streamed", 2, 1)
+    assert figures["cpu_ratio_chunked"] > 0
+    assert figures["cpu_ratio_one_batch"] > 0

@@ -11,6 +11,7 @@ from leanfed.experiments.paper import (
     mrpc,
     parameters,
     partition,
+    personal,
     svhn,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "mrpc",
     "parameters",
     "partition",
+    "personal",
     "svhn",
 ]

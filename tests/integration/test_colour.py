@@ -1,0 +1,110 @@
+"""CIFAR-10 and SVHN with a ResNet: every method, every cost and the joint plan; the settings files that ship."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import leanfed as package
+from leanfed.algorithms import ALGORITHMS
+from leanfed.experiments.build import build_world
+from leanfed.experiments.settings import Settings
+from leanfed.tasks.datasets import DATASETS, DatasetSpec, EmbeddedSource
+from leanfed.tasks.models import MODELS, ModelSpec
+from leanfed.tasks.resnet import ResNet18
+from leanfed.tasks.task import TaskSettings, build_task
+
+CONFIGS = Path(package.__file__).parent / "experiments/configs"
+SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.toml") if "cifar10" in path.stem or "svhn" in path.stem)
+PARTITIONS = [{"kind": "iid"}, {"kind": "class", "classes_per_client": 2}, {"kind": "dirichlet", "alpha": 0.5}]
+
+
+def blobs(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Colour pictures whose shade tells the class, with noise."""
+    rng = np.random.default_rng(1 if split == "train" else 2)
+    labels = np.repeat(np.arange(4), 60 if split == "train" else 15)
+    shades = np.array([[220, 40, 40], [40, 220, 40], [40, 40, 220], [200, 200, 40]])[labels]
+    pictures = shades[:, :, None, None] + rng.integers(-35, 35, (len(labels), 3, 32, 32))
+    return pictures.astype(np.uint8), labels
+
+
+@pytest.fixture(autouse=True)
+def small_world() -> Iterator[None]:
+    """A narrow ResNet-18 and its pictures, by name."""
+    spec = {"mean": (0.5,) * 3, "deviation": (0.25,) * 3, "shape": (3, 32, 32), "rows": {"train": 240, "test": 60}}
+    DATASETS.add("blobs", DatasetSpec(EmbeddedSource("numpy", blobs), ("image",), 4, **spec))
+    narrow = partial(ResNet18, stem="large", widths=(4, 6, 8, 10))
+    MODELS.add("narrow", ModelSpec(narrow, input_shape=(3, 32, 32), default_split="stage4.0"))
+    yield
+    DATASETS.remove("blobs")
+    MODELS.remove("narrow")
+
+
+def settings_of(name: str, **values: object) -> Settings:
+    partition = {"kind": "class", "classes_per_client": 2, "clients": 4}
+    return Settings.from_values(
+        {
+            "rounds": 2,
+            "task": {"dataset": "blobs", "model": "narrow", "partition": partition, "augment": ["crop", "flip"]},
+            "algorithm": {"name": name},
+            "training": {"batch_size": 8, "learning_rate": 0.05},
+            "evaluation": {"every": 2, "renew_statistics": 1},
+            "radio": {"wire": True},
+            **values,
+        }
+    )
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_method_runs_and_is_charged(name: str) -> None:
+    run = package.run(settings_of(name))
+    assert (run.clients["communication_s"] > 0).all()
+    for column in ("latency_s", "energy_j", "upload_bits", "exact_bits", "coded_bits", "flops"):
+        assert (run.rounds[column] > 0).all()
+    assert 0.5 <= run.summary["majority_guess"] <= 0.75  # two classes each, in unequal shares
+    assert 0 <= run.accuracy <= 1
+
+
+def test_a_planned_run_learns_pictures_of_two_classes_each() -> None:
+    limits = {"rule": "joint", "deadline_s": 5.0, "energy_budget_j": 5.0, "k_max": 0.5}
+    run = package.run(
+        settings_of("flpdsp", allocation=limits, rounds=12, training={"batch_size": 16, "local_steps": 4}, radio={})
+    )
+    assert run.accuracy >= run.summary["majority_guess"] + 0.1
+    assert (run.clients["k"] <= 0.5).all()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_settings_are_whole(name: str) -> None:
+    settings = Settings.from_toml(CONFIGS / f"{name}.toml")
+    assert settings.task.model.startswith("resnet18")
+    assert (settings.task.partition.clients, settings.participation.fraction) == (100, 0.1)
+    assert settings.training.batch_size == 32
+    if "small" not in name:
+        assert settings.task.model == "resnet18"
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "svhn"])
+@pytest.mark.parametrize("partition", PARTITIONS, ids=lambda p: p["kind"])
+def test_real_pictures_are_dealt_and_normalised(dataset: str, partition: dict[str, object], real_data: Path) -> None:
+    values = {"dataset": dataset, "model": "narrow", "partition": {**partition, "clients": 20}}
+    task = build_task(TaskSettings.model_validate(values), 0, real_data)
+    assert sum(task.partition.sizes) == len(task.train.labels)
+    inputs = task.train.batch(np.arange(0, len(task.train.labels), 40)).inputs
+    assert abs(float(inputs.mean())) < 0.1
+    assert float(inputs.std()) == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_paper_sized_plan_fits_the_limits(real_data: Path) -> None:
+    """FLPDSP-OPT's first round at full size: planned, not trained."""
+    from leanfed.experiments.build import planner_of
+
+    settings = Settings.from_toml(CONFIGS / "joint_cifar10.toml")
+    plan = planner_of(settings, build_world(settings, real_data)).plan(0).plan
+    assert 1 <= len(plan.participants) <= 10
+    assert plan.share is not None
+    assert plan.share.sum() <= 1 + 1e-9
