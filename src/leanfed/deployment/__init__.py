@@ -11,7 +11,7 @@ Run-config keys (`flwr run --run-config FILE.toml`; defaults and meaning in `dep
     audit           the audit log on the server; empty: run-folder/audit.jsonl
     nodes, join-s   how many nodes to wait for before the first round (0: one per client), and how long
     deadline-s      seconds until a round goes on without those who have not answered
-    quorum          share of a round's participants whose updates must be there by then
+    quorum          share of a round's participants (the absent counted in) whose updates must be there by then
     attempts        how often a round without quorum is tried again before the run stops (resume goes on)
     offences        refused updates after which a node is set aside
     poll-s          seconds between two looks at the mail

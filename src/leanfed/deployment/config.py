@@ -35,7 +35,7 @@ class RunConfig(Section):
     deadline_s: float = Field(default=120.0, gt=0)
     """Seconds until a round goes on without those who have not answered."""
     quorum: float = Field(default=0.5, gt=0, le=1)
-    """Share of a round's participants whose updates must be there by then."""
+    """Share of a round's participants, the absent counted in, whose updates must be there by then."""
     attempts: int = Field(default=5, ge=1)
     """How often a round without quorum is tried before the run stops."""
     offences: int = Field(default=3, ge=1)
@@ -98,6 +98,8 @@ def read_settings(text: str) -> Settings:
         why = f"run-config key 'settings' is not JSON ({error}). `leanfed deploy run` writes it."
         raise SettingsError(why) from error
     settings = Settings.from_values(values, "run-config key 'settings'")
+    if settings.task.statistics == "shared":
+        raise SettingsError("task.statistics = 'shared' is for simulations; a fleet sends updates only. Set 'private'.")
     if settings.radio.value_bits == 64:
         raise SettingsError("radio.value_bits = 64, but updates travel with 32- or 16-bit values. Set one of those.")
     return settings

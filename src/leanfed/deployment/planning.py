@@ -41,7 +41,11 @@ class FleetWorld(World):
 
     def cohort(self, round_number: int) -> tuple[int, ...]:
         """Those of the settings' cohort who are there."""
-        return tuple(client for client in super().cohort(round_number) if client in self.available)
+        return tuple(client for client in self.wanted(round_number) if client in self.available)
+
+    def wanted(self, round_number: int) -> tuple[int, ...]:
+        """The settings' cohort, there or not."""
+        return super().cohort(round_number)
 
 
 def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[int, float]) -> FleetWorld:

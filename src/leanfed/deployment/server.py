@@ -127,8 +127,7 @@ class FleetServer:
             planned = self._plan(progress.round)
             if planned is not None:
                 self._exchange(progress, planned.plan)
-                needed = math.ceil(self.config.quorum * len(planned.plan.participants))
-                if len(self.inbox.accepted) >= needed:
+                if len(self.inbox.accepted) >= self._needed(planned.plan):
                     return self._apply(progress, planned, checkpoints, self.clock.steady() - began)
                 self._planner().undo()
             there = len(planned.plan.participants) if planned else 0
@@ -139,6 +138,13 @@ class FleetServer:
             f"Round {progress.round} had no quorum ({self.config.quorum:g} of its participants) in "
             f"{self.config.attempts} attempts. Bring nodes back, then resume the run: nothing is lost."
         )
+
+    def _needed(self, plan: RoundPlan) -> int:
+        """The quorum: a share of the participants and of those who would have been, had they been there."""
+        world, members = self._planner().world, self.inbox.members.by_client
+        known = [client for client in world.wanted(plan.round) if client in members and not members[client].set_aside]
+        missing = [client for client in known if client not in world.available]
+        return math.ceil(self.config.quorum * (len(plan.participants) + len(missing)))
 
     def _plan(self, number: int) -> Planned | None:
         """The plan for those who are there; waits as long as a round takes for somebody to be."""

@@ -37,9 +37,17 @@ class Bench:
     model: FlatModel
 
 
-@lru_cache(maxsize=1)
+used: list[tuple[str, NodeConfig]] = []  # what `bench_of` was asked for in this process, for a warm parent to load
+
+
 def bench_of(settings_text: str, node: NodeConfig) -> Bench:
     """Data, method and model; kept while the process lives, so a warm node loads them once."""
+    used[:] = [(settings_text, node)]
+    return _bench(settings_text, node)
+
+
+@lru_cache(maxsize=1)
+def _bench(settings_text: str, node: NodeConfig) -> Bench:
     torch.set_num_threads(1)  # results must not depend on the machine
     settings = read_settings(settings_text)
     clients = settings.task.partition.clients
@@ -48,7 +56,8 @@ def bench_of(settings_text: str, node: NodeConfig) -> Bench:
     task = build_task(settings.task, settings.seed, node.data_root)
     if node.data == "own":
         task = _with_all_rows(task, node.client_id)
-    world = World(task, settings.algorithm, settings.training, settings.participation)
+    renew = settings.evaluation.renew_statistics
+    world = World(task, settings.algorithm, settings.training, settings.participation, renew)
     return Bench(settings, world, world.new_model())
 
 

@@ -1,0 +1,78 @@
+"""A small fleet on the embedded digits, and runs of it over the grid in memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from tests.unit.deployment.grids import MemoryClock, MemoryGrid
+
+from leanfed.deployment.audit import Audit
+from leanfed.deployment.config import run_config
+from leanfed.deployment.serve import serve
+from leanfed.experiments.settings import Settings
+
+CLIENTS = 5
+
+
+def settings_of(**changes: Any) -> Settings:
+    values: dict[str, Any] = {
+        "name": "fleet",
+        "seed": 3,
+        "rounds": 3,
+        "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": CLIENTS}},
+        "training": {"batch_size": 8},
+        "algorithm": {"name": "flpdsp", "k": 0.1, "r": 0.8, "sparsify": {"error_feedback": True}},
+        "evaluation": {"every": 2},
+        "run": {"engine": "reference", "threads": 1},
+    }
+    return Settings.from_values({**values, **changes})
+
+
+@dataclass
+class Trial:
+    """A run folder, its nodes, and the grid between them."""
+
+    settings: Settings
+    root: Path
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clock = MemoryClock()
+        self.config: dict[str, Any] = {
+            "settings": json.dumps(self.settings.resolved()),
+            "run-folder": str(self.folder),
+            "deadline-s": 30.0,
+            "join-s": 30.0,
+            "offences": 2,
+            **self.changes,
+        }
+        self.grid = MemoryGrid.of(self.settings.task.partition.clients, self.root / "nodes", self.config, self.clock)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "run"
+
+    def play(self, *, resume: bool = False) -> None:
+        serve(self.grid, run_config({**self.config, "resume": resume}), self.clock.clock())
+
+    def table(self, name: str) -> pl.DataFrame:
+        return pl.read_parquet(self.folder / f"{name}.parquet")
+
+    def losses(self) -> list[float]:
+        return self.table("rounds")["train_loss"].to_list()
+
+    def took_part(self) -> list[list[int]]:
+        """The clients whose updates were applied, by round."""
+        rows = self.table("clients").group_by("round", maintain_order=True).agg("client")
+        return rows["client"].to_list()
+
+    def audit(self, event: str) -> list[dict[str, Any]]:
+        return [row for row in Audit(self.folder / "audit.jsonl").read() if row["event"] == event]
+
+    def store(self, client: int) -> Path:
+        (folder,) = (self.root / "nodes" / f"node-{client}").iterdir()
+        return folder
