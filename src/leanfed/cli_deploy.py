@@ -116,6 +116,9 @@ def node(
     max_retries: Annotated[
         int, typer.Option(min=0, help="How often to try again where the server does not answer.")
     ] = 10,
+    warm: Annotated[
+        bool, typer.Option("--warm/--cold", help="Hold torch and the data in memory between messages, or start anew.")
+    ] = True,
     insecure: Insecure = False,
     verbose: Verbose = False,
     as_json: Json = False,
@@ -130,7 +133,7 @@ def node(
 
     if data not in (None, "dealt", "own"):
         raise InputError(f"--data is {data!r}, but must be dealt or own.")
-    options = NodeOptions(server, port, data_dir, data, max_retries, insecure)
+    options = NodeOptions(server, port, data_dir, data, max_retries, insecure, warm)
     bundles = [Bundle.open(path) for path in folders]
     join(bundles, options, _teller(as_json), _echo if verbose else None)
 

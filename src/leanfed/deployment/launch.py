@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from leanfed.deployment import commands
+from leanfed.deployment import commands, warm
 from leanfed.deployment.control import Control, ServerUnreachableError, synchronise
 from leanfed.deployment.folder import Bundle, Fleet, private_folder
 from leanfed.deployment.hello import RefusedError, say_goodbye, wait_for_welcome
@@ -105,6 +105,7 @@ class NodeOptions:
     data: str | None = None
     max_retries: int = 10
     insecure: bool = False
+    warm: bool = True  # keep flwr, torch and the data in memory between messages
 
 
 def join(bundles: Sequence[Bundle], options: NodeOptions, say: Say, echo: Say | None = None) -> None:
@@ -158,6 +159,10 @@ class _Node:
         """Start the SuperExec when SuperNode listens."""
         supervisor.wait_for(lambda: _listens("127.0.0.1", self.port), what="SuperNode", seconds=START_S)
         env = commands.environment(self.bundle.path / "flwr")
+        if self.options.warm:
+            folder = private_folder(self.bundle.path / "warm")
+            supervisor.start(f"{self.bundle.name}-warm", warm.command(folder), env)
+            env = warm.first_in_path(folder, env)
         command = commands.node_superexec(self.bundle, port=self.port)
         supervisor.start(f"{self.bundle.name}-superexec", command, env)
 

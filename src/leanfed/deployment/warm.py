@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,15 +27,18 @@ from leanfed.files import make_folder, owner_only, write_text
 
 LONGEST_REQUEST = 1 << 20  # bytes
 NAME = "flwr-clientapp"
+SOCKET = "warm.sock"
 SHIM = """#!{python} -IS
 import json, os, socket, sys
 
-server = socket.socket(socket.AF_UNIX)
+server, here = socket.socket(socket.AF_UNIX), os.getcwd()
 try:
+    os.chdir({folder!r})  # the path of a socket may not be long
     server.connect({socket!r})
 except OSError:
+    os.chdir(here)
     os.execv({real!r}, [{real!r}, *sys.argv[1:]])
-request = json.dumps({{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}).encode()
+request = json.dumps({{"argv": sys.argv[1:], "cwd": here, "env": dict(os.environ)}}).encode()
 socket.send_fds(server, [len(request).to_bytes(4, "big")], [1, 2])
 server.sendall(request)
 answer = server.recv(1)
@@ -42,20 +46,20 @@ sys.exit(answer[0] if answer else 1)
 """
 
 
-def socket_path(folder: Path) -> Path:
-    """Where the process listens."""
-    return folder / "warm.sock"
-
-
 def prepare(folder: Path) -> Path:
     """Write the small program; returns the folder that goes first into the SuperExec's PATH."""
     real = Path(sys.executable).parent / NAME
-    text = SHIM.format(python=sys.executable, socket=str(socket_path(folder)), real=str(real))
+    text = SHIM.format(python=sys.executable, folder=str(folder), socket=SOCKET, real=str(real))
     with owner_only():
         path = make_folder(folder / "bin") / NAME
         write_text(path, text)
         path.chmod(0o700)
     return path.parent
+
+
+def first_in_path(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a SuperExec that finds the small program first."""
+    return {**env, "PATH": os.pathsep.join([str(prepare(folder)), env.get("PATH", os.defpath)])}
 
 
 def command(folder: Path) -> list[str]:
@@ -106,12 +110,12 @@ class ForkServer:
             self._reap(watcher)
 
     def _listen(self) -> socket.socket:
-        path = socket_path(self.folder)
-        path.unlink(missing_ok=True)
+        """A socket for the owner alone, in a folder for the owner alone."""
         with owner_only():
-            make_folder(self.folder)
+            os.chdir(make_folder(self.folder))
+            Path(SOCKET).unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX)
-            listener.bind(str(path))
+            listener.bind(SOCKET)
         listener.listen(8)
         return listener
 

@@ -1,0 +1,46 @@
+"""A real fleet on loopback: server and four nodes as processes with TLS and keys, against the simulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import leanfed
+from leanfed.experiments.settings import Settings
+
+pytest.importorskip("flwr")
+
+from benchmarks.fleet import LocalFleet, audit, local_fleet, wait_for
+
+NODES, ROUNDS = 4, 5
+
+
+@pytest.mark.fleet
+def test_a_fleet_of_processes_equals_the_simulator(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with local_fleet(tmp_path, NODES) as fleet:
+        settings = fleet.settings(ROUNDS)
+        fleet.run(settings, out, "deadline-s=240", "join-s=280")
+        wait_for((out / "summary.json").is_file, "the end of the run", 900)
+        _check_bytes(fleet, out)
+    here = pl.read_parquet(out / "rounds.parquet")
+    there = leanfed.run(Settings.from_toml(settings)).rounds
+    for name in ("train_loss", "loss", "accuracy"):
+        assert here[name].to_list() == pytest.approx(there[name].to_list(), abs=1e-6)
+    assert here["participants"].to_list() == [NODES] * ROUNDS
+    assert here["refused"].sum() == 0
+
+
+def _check_bytes(fleet: LocalFleet, out: Path) -> None:
+    """What each node wrote down as sent is what the server counted, byte for byte."""
+    clients, accepted = pl.read_parquet(out / "clients.parquet"), audit(fleet, "accepted")
+    for number in range(NODES):
+        (store,) = (fleet.fleet / "nodes" / f"edge-{number}" / "store").iterdir()
+        sent = [json.loads(line) for line in (store / "sent.jsonl").read_text().splitlines()]
+        mine = clients.filter(clients["client"] == number)
+        assert [row["bytes"] for row in sent] == mine["frame_bytes"].to_list()
+        assert [8 * row["bytes"] for row in sent] == mine["coded_bits"].to_list()
+        assert [row["sha256"] for row in sent] == [row["sha256"] for row in accepted if row["client"] == number]
