@@ -116,6 +116,7 @@ class ForkServer:
             Path(SOCKET).unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(SOCKET)
+            Path(SOCKET).chmod(0o600)
         listener.listen(8)
         return listener
 
