@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from leanfed import __version__
 from leanfed.cli_deploy import deploy
 from leanfed.cli_report import report
 from leanfed.cli_reproduce import reproduce
-from leanfed.display import byte_progress, notices, round_progress, screen, show_comparison, show_estimate, show_summary
+from leanfed.cli_serve import serve
+from leanfed.display import byte_progress, notices, screen, show_comparison, show_estimate, show_table
 from leanfed.display_plan import draw_plan, show_plan, show_row, show_rows, show_what_if, working
+from leanfed.display_run import round_progress, show_summary
 from leanfed.errors import InputError, LeanfedError
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ def main() -> None:
     try:
         app()
     except LeanfedError as error:
-        notices.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True, markup=True)
+        notices.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True)
         sys.exit(error.exit_code)
 
 
@@ -111,7 +114,7 @@ def run(
     if out is None:
         raise InputError("A run needs a folder to write to. Add --out DIR, for example --out runs/first.")
     for note in settings.notes():
-        notices.print(f"[yellow]note:[/yellow] {note}")
+        notices.print(f"[yellow]note:[/yellow] {escape(note)}")
     with round_progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
         done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen)
     show_summary(done.summary, out, as_json)
@@ -152,6 +155,7 @@ def compare(
 
 app.command()(reproduce)
 app.command()(report)
+app.command()(serve)
 
 
 @app.command()
@@ -165,6 +169,7 @@ def plan(
     model: Annotated[str, typer.Option(help="Sizes and limits that go with --fleet: lenet5 or resnet18.")] = "lenet5",
     clients: Annotated[int | None, typer.Option(min=1, help="Take only (or draw) so many clients.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the paper's fleet and of the random solver.")] = 0,
+    radius_m: Annotated[float | None, typer.Option(help="Radius of the cell that --fleet paper draws; 200.")] = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change one field of the problem, for example --set k_min=0.05")
     ] = None,
@@ -184,7 +189,7 @@ def plan(
     """
     from leanfed.allocation.what_if import parse_change, parse_question
 
-    source = _plan_source(problem, fleet, model, clients, seed)
+    source = _plan_source(problem, fleet, model, clients, seed, radius_m)
     changes = dict(parse_change(text) for text in change or [])
     options: dict[str, Any] = {"solver": solver, "payload": payload}
     options |= {"k": k, "r": r} if solver in ("fixed", "fastest") else {}
@@ -229,7 +234,7 @@ def data(
             row["where"],
             row["licence"],
         )
-    screen.print(table)
+    show_table(table)
     if any("damaged" in row["here"] for row in rows):
         raise InputError(
             "A data set is damaged; the table says which. Fetch it again with `leanfed data --fetch NAME`."
@@ -311,14 +316,18 @@ def bench_plan(
     show_rows(rows, "seconds per plan", as_json)
 
 
-def _plan_source(problem: Path | None, fleet: str | None, model: str, clients: int | None, seed: int) -> Source:
+def _plan_source(
+    problem: Path | None, fleet: str | None, model: str, clients: int | None, seed: int, radius_m: float | None
+) -> Source:
     """Where the problem comes from: exactly one of file and fleet."""
     from leanfed.allocation.source import from_file, from_fleet
 
     if problem is not None and fleet is None:
+        if radius_m is not None:
+            raise InputError(f"--radius-m is for --fleet paper, but {problem} holds its clients. Leave it out.")
         return from_file(problem, clients=clients)
     if fleet is not None and problem is None:
-        return from_fleet(fleet, model=model, clients=clients, seed=seed)
+        return from_fleet(fleet, model=model, clients=clients, seed=seed, radius_m=radius_m)
     given = "neither is given" if problem is None else "both are given"
     raise InputError(f"A plan needs a problem file or --fleet, but {given}. For example: leanfed plan --fleet paper")
 

@@ -1,4 +1,4 @@
-"""What the command line shows: bars, tables, endings."""
+"""What the command line shows: bars and tables, framed on a terminal, plain elsewhere."""
 
 from __future__ import annotations
 
@@ -10,63 +10,40 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import Progress
 from rich.table import Table
 
 if TYPE_CHECKING:
     from leanfed.experiments.compare import ComparedRun
-    from leanfed.simulation.rounds import RoundRecord
 
 screen = Console()
 notices = Console(stderr=True)
 
 
-@contextmanager
-def round_progress(name: str, rounds: int, folder: Path, *, quiet: bool) -> Iterator[Callable[[RoundRecord], None]]:
-    """A bar with the round, the last accuracy and the time left; Ctrl-C ends with a word on how to go on."""
-    columns = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]}"),
-        TimeRemainingColumn(),
-    ]
-    with Progress(*columns, console=notices, disable=quiet, refresh_per_second=4) as bar:
-        item = bar.add_task(name, total=rounds, accuracy="- (the first use compiles kernels)")
-
-        def listen(record: RoundRecord) -> None:
-            bar.update(item, completed=record.progress.round)
-            if record.row["accuracy"] is not None:
-                guess = record.row["majority_guess"]
-                bar.update(item, accuracy=f"{record.row['accuracy']:.3f} (majority guess {guess:.3f})")
-
-        try:
-            yield listen
-        except KeyboardInterrupt:
-            bar.stop()
-            notices.print(f"stopped; go on with: leanfed resume {folder}", highlight=False, soft_wrap=True)
-            raise typer.Exit(130) from None
+def show_table(table: Table) -> None:
+    """A table on a terminal; elsewhere plain lines of its cells, as wide as they need to be and without frames."""
+    if screen.is_terminal:
+        screen.print(table)
+        return
+    title, caption = table.title, table.caption
+    table.title = table.caption = table.box = None
+    table.pad_edge = table.collapse_padding = False
+    with screen.capture() as taken:
+        screen.print(table, width=10_000, crop=False)
+    body = [line.rstrip() for line in taken.get().splitlines()]
+    lines = [*([str(title)] if title else []), *body, *([str(caption)] if caption else [])]
+    screen.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager
 def byte_progress(name: str, *, quiet: bool) -> Iterator[Callable[[int, int | None], None]]:
     """A bar over the bytes of a download."""
-    with Progress(console=notices, disable=quiet) as bar:
+    if not notices.is_terminal and not quiet:
+        notices.print(f"fetching {name}", highlight=False, soft_wrap=True, markup=False)
+    with Progress(console=notices, disable=quiet or not notices.is_terminal) as bar:
         item = bar.add_task(f"fetching {name}", total=None)
         yield lambda done, total: bar.update(item, completed=done, total=total)
-
-
-def show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
-    """The end of a run."""
-    if as_json:
-        typer.echo(json.dumps({**summary, "folder": str(folder)}))
-        return
-    screen.print(
-        f"{summary['name']}: accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds "
-        f"(worst decile {summary['worst_decile']:.4f}, majority guess {summary['majority_guess']:.4f})",
-        highlight=False,
-    )
-    screen.print(f"wrote {folder}", highlight=False, soft_wrap=True)
 
 
 def show_estimate(estimate: dict[str, Any], as_json: bool) -> None:
@@ -79,7 +56,7 @@ def show_estimate(estimate: dict[str, Any], as_json: bool) -> None:
         if key.endswith("_bytes"):
             value = f"{value / 2**20:.1f} MiB"
         table.add_row(key.replace("_bytes", "").replace("_", " "), str(value))
-    screen.print(table)
+    show_table(table)
 
 
 def show_comparison(
@@ -102,9 +79,9 @@ def show_comparison(
         made = {"picture": str(picture), **({"page": str(page)} if page else {})}
         typer.echo(json.dumps({"runs": [run.row(targets) for run in runs], **made}))
         return
-    screen.print(_accuracy_table(runs))
+    show_table(_accuracy_table(runs))
     for target in targets:
-        screen.print(_target_table(runs, target))
+        show_table(_target_table(runs, target))
     screen.print(f"picture: {picture}", highlight=False, soft_wrap=True)
     if page is not None:
         screen.print(f"page:    {page}", highlight=False, soft_wrap=True)
@@ -117,7 +94,7 @@ def _accuracy_table(runs: Sequence[ComparedRun]) -> Table:
     table = Table("run", "rounds", "accuracy", "worst decile", "majority guess")
     for run in runs:
         numbers = (run.accuracy[-1], run.worst_decile[-1], run.majority_guess)
-        table.add_row(run.name, f"{run.spent['rounds'][-1]:.0f}", *(f"{number:.4f}" for number in numbers))
+        table.add_row(escape(run.name), f"{run.spent['rounds'][-1]:.0f}", *(f"{number:.4f}" for number in numbers))
     return table
 
 
@@ -127,6 +104,7 @@ def _target_table(runs: Sequence[ComparedRun], target: float) -> Table:
     for run in runs:
         cost = run.cost_of(target)
         table.add_row(
-            run.name, *(["not reached", *"-" * 4] if cost is None else [f"{value:.4g}" for value in cost.values()])
+            escape(run.name),
+            *(["not reached", *"-" * 4] if cost is None else [f"{value:.4g}" for value in cost.values()]),
         )
     return table

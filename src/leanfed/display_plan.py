@@ -14,7 +14,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from leanfed.display import notices, screen
+from leanfed.display import notices, screen, show_table
 
 if TYPE_CHECKING:
     from leanfed.allocation.problem import Problem
@@ -40,7 +40,7 @@ def show_plan(problem: Problem, solution: Solution, *, everyone: bool) -> None:
     """The plan as a table, then its quality, the price of bandwidth, and who is left out or starved."""
     from leanfed.allocation.needs import needs_of
 
-    screen.print(plan_table(problem, solution, everyone=everyone))
+    show_table(plan_table(problem, solution, everyone=everyone))
     for line in quality_lines(problem, solution):
         screen.print(line, highlight=False, soft_wrap=True)
     _show_reasons(
@@ -137,7 +137,7 @@ def show_what_if(field: str, rows: Sequence[Mapping[str, Any]]) -> None:
         gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
         numbers = (f"{row['objective']:.6g}", gap, f"{row['mean_k']:.3f}", f"{row['mean_r']:.3f}")
         table.add_row(value, *numbers, str(row["excluded"]), str(row["starved"]), f"{1e3 * row['seconds']:.3g}")
-    screen.print(table)
+    show_table(table)
 
 
 def draw_plan(path: Path, cell: Cell, solution: Solution) -> None:
@@ -176,7 +176,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> N
             table.add_column(heading.replace("_", " "), justify="right")
     for row in rows:
         table.add_row(*(_cell_text(row.get(heading)) for heading in headings if heading not in same))
-    screen.print(table)
+    show_table(table)
 
 
 def show_row(row: Mapping[str, Any], title: str, as_json: bool) -> None:
@@ -187,7 +187,7 @@ def show_row(row: Mapping[str, Any], title: str, as_json: bool) -> None:
     table = Table(title=title, show_header=False)
     for name, value in row.items():
         table.add_row(name.replace("_", " "), _cell_text(_finite(value)))
-    screen.print(table)
+    show_table(table)
 
 
 def _finite(value: Any) -> Any:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from leanfed import display_plan
+from leanfed import display, display_plan
 from leanfed.allocation.bench import paper_problem
 from leanfed.allocation.plan import plan
 from leanfed.allocation.problem import Problem
@@ -16,7 +16,9 @@ from leanfed.allocation.problem import Problem
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     text = io.StringIO()
-    monkeypatch.setattr(display_plan, "screen", Console(width=80, file=text))
+    console = Console(width=80, file=text)
+    monkeypatch.setattr(display, "screen", console)
+    monkeypatch.setattr(display_plan, "screen", console)
     return text
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from leanfed.allocation.curves import Floats
 from leanfed.allocation.problem import Problem
@@ -68,8 +69,12 @@ def from_file(path: Path, *, clients: int | None = None) -> Source:
     return cell
 
 
-def from_fleet(fleet: str, *, model: str = "lenet5", clients: int | None = None, seed: int = 0) -> Source:
+def from_fleet(
+    fleet: str, *, model: str = "lenet5", clients: int | None = None, seed: int = 0, radius_m: float | None = None
+) -> Source:
     """The paper's fleet (`paper`) or a fleet file, in its first round, with a model's preset; equal weights.
+
+    A radius other than the paper's is for the fleet that is drawn.
 
     >>> from_fleet("paper", clients=4)(None).problem.clients
     4
@@ -78,23 +83,38 @@ def from_fleet(fleet: str, *, model: str = "lenet5", clients: int | None = None,
         raise InputError(f"Unknown model {model!r}; {nearest(model, MODEL_PRESETS)}")
     if fleet != PAPER_FLEET and Path(fleet).suffix not in (".csv", ".parquet"):
         raise InputError(f"Unknown fleet {fleet!r}; give {PAPER_FLEET!r}, or a file that ends in .csv or .parquet.")
+    if fleet != PAPER_FLEET and radius_m is not None:
+        raise InputError(f"A radius is for the fleet that is drawn ({PAPER_FLEET!r}), but {fleet} holds its devices.")
 
     def cell(other: int | None) -> Cell:
         count = clients if other is None else other
         if count is not None and count < 1:
             raise InputError(f"clients is {count}; ask for at least 1.")
-        devices = _open_fleet(fleet, count, seed)
-        distance = devices.distances_m(0) if isinstance(devices, SampledFleet) else None
-        return Cell(problem_of_fleet(devices.state(0), model), distance)
+        return cell_of(_open_fleet(fleet, count, seed, radius_m), model)
 
     return cell
 
 
-def _open_fleet(fleet: str, clients: int | None, seed: int) -> Fleet:
+def _open_fleet(fleet: str, clients: int | None, seed: int, radius_m: float | None) -> Fleet:
     if fleet == PAPER_FLEET:
-        settings = FleetSettings() if clients is None else FleetSettings(devices=clients)
-        return SampledFleet(settings, seed)
+        return paper_fleet(clients, seed, radius_m)
     return read_fleet(Path(fleet), FleetSettings(), clients=clients, seed=seed)
+
+
+def paper_fleet(clients: int | None = None, seed: int = 0, radius_m: float | None = None) -> SampledFleet:
+    """The paper's fleet, with another number of devices or another radius where given."""
+    given = {"devices": clients, "radius_m": radius_m}
+    try:
+        settings = FleetSettings.model_validate({name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise InputError(f"radius_m is {radius_m}: {error.errors()[0]['msg']}. Give metres, such as 200.") from None
+    return SampledFleet(settings, seed)
+
+
+def cell_of(devices: Fleet, model: str = "lenet5") -> Cell:
+    """The problem of a fleet's first round, with the distances of a drawn one."""
+    distance = devices.distances_m(0) if isinstance(devices, SampledFleet) else None
+    return Cell(problem_of_fleet(devices.state(0), model), distance)
 
 
 def problem_of_fleet(state: FleetState, model: str = "lenet5", **changes: Any) -> Problem:
@@ -115,8 +135,13 @@ def problem_of_fleet(state: FleetState, model: str = "lenet5", **changes: Any) -
 def save_problem(path: Path, problem: Problem) -> None:
     """Write a problem file, one field a line; what is the same for every client becomes one number."""
     make_folder(path.parent)
+    write_text(path, problem_text(problem))
+
+
+def problem_text(problem: Problem) -> str:
+    """What `save_problem` writes."""
     lines = [f'  "{name}": {json.dumps(_folded(name, value))}' for name, value in problem.to_json().items()]
-    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _folded(name: str, value: Any) -> Any:

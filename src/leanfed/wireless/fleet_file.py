@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -59,7 +60,21 @@ def read_fleet(path: Path, settings: FleetSettings, *, clients: int | None = Non
     where measured `round`, `energy_coefficient`, `bandwidth_hz` or `bandwidth_mhz`. With more devices than
     `clients`, the first ones are taken.
     """
-    table = _read_table(path)
+    return _checked_fleet(path, _read_table(path), settings, clients, seed)
+
+
+def read_fleet_text(
+    name: str, text: str, settings: FleetSettings, *, clients: int | None = None, seed: int = 0
+) -> MeasuredFleet:
+    """A fleet from the text of a CSV file, checked as `read_fleet` does; `name` is what refusals call it."""
+    path = Path(name)
+    return _checked_fleet(path, _parsed(path, BytesIO(text.encode())), settings, clients, seed)
+
+
+def _checked_fleet(
+    path: Path, table: pl.DataFrame, settings: FleetSettings, clients: int | None, seed: int
+) -> MeasuredFleet:
+    """The devices of a table whose every value makes sense."""
     chosen = choose_columns(path, table.columns)
     values = {quantity: _si_values(path, table, name, settings) for quantity, name in chosen.items()}
     names = _texts(path, table, "device")
@@ -110,11 +125,16 @@ def _kind(path: Path) -> str:
 
 def _read_table(path: Path) -> pl.DataFrame:
     """The file as text (CSV) or as typed columns (Parquet); numbers are parsed where row and field can be named."""
+    with explained(path, "read"):
+        return _parsed(path, path)
+
+
+def _parsed(path: Path, source: Path | BytesIO) -> pl.DataFrame:
+    """The table of a file or of its bytes."""
     import polars as pl
 
     try:
-        with explained(path, "read"):
-            return pl.read_csv(path, infer_schema=False) if _kind(path) == ".csv" else pl.read_parquet(path)
+        return pl.read_csv(source, infer_schema=False) if _kind(path) == ".csv" else pl.read_parquet(source)
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{path} is not a readable table ({error}). Export it again as CSV or Parquet.") from error
 

@@ -1,0 +1,126 @@
+"""How far the runs below a folder are: found, read from the tail of their events, and told as plain values."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from leanfed.errors import LeanfedError
+from leanfed.files import lock_owner, read_json
+from leanfed.results import RunFolder
+
+DEPTH = 4  # folders below the served one in which runs are looked for
+TAIL_BYTES = 65_536  # of the events: enough for the last hundreds of rounds
+RECENT = 20  # rounds over which the speed is taken
+
+
+def find_run_folders(root: Path) -> dict[str, RunFolder]:
+    """The runs at or below a folder by name, which is their path below it; links that lead out of it are not followed.
+
+    A name that a visitor sends is looked up here and never joined to a path.
+    """
+    if RunFolder(root).settings.is_file():
+        return {root.resolve().name: RunFolder(root)}
+    found = {}
+    for current, folders, files in os.walk(root, followlinks=False):
+        here = Path(current)
+        below = here.relative_to(root)
+        if "settings.json" in files:
+            found[below.as_posix()] = RunFolder(here)
+        if "settings.json" in files or len(below.parts) >= DEPTH:
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands; what cannot be read is said in `trouble`."""
+
+    name: str
+    title: str
+    method: str
+    data: str
+    state: str  # running, stopped, finished or unreadable
+    round: int
+    rounds: int
+    accuracy: float | None
+    seconds_per_round: float | None
+    version: str  # changes when the run's tables do
+    trouble: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """For the page."""
+        left = None
+        if self.state == "running" and self.seconds_per_round is not None:
+            left = self.seconds_per_round * (self.rounds - self.round)
+        return {**vars(self), "seconds_left": left}
+
+
+def standing(name: str, folder: RunFolder) -> Standing:
+    """Read where a run stands; a damaged folder gets a row that says so."""
+    version = data_version(folder)
+    try:
+        settings = folder.read_settings()
+        title, rounds = str(settings["name"]), int(settings["rounds"])
+        method, data = str(settings["algorithm"]["name"]), str(settings["task"]["dataset"])
+        done, accuracy, speed = _from_events(folder)
+        if folder.finished:
+            summary = read_json(folder.summary)
+            done, accuracy = int(summary["rounds"]), float(summary["accuracy"])
+    except LeanfedError as error:
+        return _unreadable(name, version, str(error))
+    except (KeyError, TypeError, ValueError) as error:
+        return _unreadable(
+            name, version, f"{folder.settings.name} or {folder.summary.name}: {error!r} is not as expected"
+        )
+    state = "running" if lock_owner(folder.path) else "finished" if folder.finished else "stopped"
+    return Standing(name, title, method, data, state, done, rounds, accuracy, speed, version)
+
+
+def data_version(folder: RunFolder) -> str:
+    """A word that changes whenever the tables of a run do."""
+    return "-".join(_changed(path) for path in (folder.checkpoint / "manifest.json", folder.summary))
+
+
+def _changed(path: Path) -> str:
+    try:
+        return f"{path.stat().st_mtime_ns:x}"
+    except OSError:
+        return "0"
+
+
+def _unreadable(name: str, version: str, trouble: str) -> Standing:
+    return Standing(name, name, "", "", "unreadable", 0, 0, None, None, version, trouble)
+
+
+def _from_events(folder: RunFolder) -> tuple[int, float | None, float | None]:
+    """Rounds done, the last accuracy, and seconds per round, from the end of the log."""
+    rounds = [event for event in _last_events(folder.events) if event.get("event") == "round"]
+    if not rounds:
+        return 0, None, None
+    accuracies = [event["accuracy"] for event in rounds if event.get("accuracy") is not None]
+    totals = [event["seconds"]["total"] for event in rounds[-RECENT:]]
+    return int(rounds[-1]["round"]) + 1, accuracies[-1] if accuracies else None, median(totals)
+
+
+def _last_events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events in the last stretch of a log; lines cut short at either end are passed over."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event

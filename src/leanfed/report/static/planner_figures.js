@@ -1,0 +1,178 @@
+"use strict";
+// The planner's figures: the allocation over the cell, the rules beside it, the frontiers, and what bandwidth is worth.
+(function (lf) {
+  const mhz = (hz) => hz / 1e6, percent = (portion) => `${Math.round(100 * portion)} %`;
+  const narrow = () => window.innerWidth < 768;
+  const many = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+
+  function placeOf(clients) {
+    const far = clients.distance_m !== null;
+    return { values: far ? clients.distance_m : clients.gain_db, label: far ? "distance [m]" : "channel gain [dB]" };
+  }
+
+  const PANELS = [["k", "gradient sent, k", 1], ["r", "head kept, r", 1], ["share", "share of the band [%]", 100]];
+
+  function panel(data, number, [key, label, factor], theme) {
+    const { clients, plan } = data, place = placeOf(clients).values, axes = { xaxis: `x${number > 1 ? number : ""}`, yaxis: `y${number > 1 ? number : ""}` };
+    const out = new Set(plan.excluded.map((entry) => entry.client)), starved = new Set(plan.starved);
+    const everyone = clients.name.map((_, n) => n), pick = (chosen, values) => chosen.map((n) => values[n]);
+    const words = (n) => `${lf.plain(clients.name[n])}<br>k ${clients.k[n].toFixed(3)}, r ${clients.r[n].toFixed(3)}, ${(100 * clients.share[n]).toFixed(3)} % of the band<br>${lf.number(clients.latency_s[n])} s, ${lf.number(clients.energy_j[n])} J, CPU ${clients.cpu_ghz[n].toFixed(2)} GHz<br>held by: ${clients.held_by[n]}`;
+    const dots = (chosen, name, marker) => ({
+      type: "scatter", mode: "markers", name, legendgroup: name, showlegend: number === 1, ...axes, x: pick(chosen, place), y: chosen.map((n) => factor * clients[key][n]),
+      text: chosen.map(words), hovertemplate: "%{text}<extra></extra>", marker,
+    });
+    const size = clients.name.length > 300 ? 5 : 8;
+    const inside = everyone.filter((n) => !out.has(n));
+    const scale = { coloraxis: "coloraxis", color: pick(inside, clients.cpu_ghz) };
+    return [
+      { ...dots(inside, "takes part", { size, ...scale, line: { width: 0.5, color: theme.card } }), showlegend: false },
+      // The legend's dot: those of the plot have their colours from the scale.
+      { ...dots([], "takes part", { size, color: theme.accent }), x: [null], y: [null], hoverinfo: "skip" },
+      dots(inside.filter((n) => starved.has(n)), "starved", { size: size + 6, symbol: "circle-open", color: "#D55E00", line: { width: 1.6 } }),
+      dots([...out], "excluded", { size, symbol: "x-thin-open", color: theme.muted, line: { width: 1.6, color: theme.muted } }),
+    ].filter((trace) => trace.x.length);
+  }
+
+  lf.figures.push({
+    id: "allocation", section: "planner", wide: true,
+    draw(data) {
+      const theme = lf.theme(), { clients, plan } = data, stacked = narrow();
+      const layout = lf.layout("", "", {
+        coloraxis: { colorscale: "Viridis", colorbar: { ...lf.colourBar("CPU [GHz]"), ...(stacked ? { len: 0.3, y: 0.85 } : {}) } },
+        margin: { l: 58, r: 76, t: 14, b: 50 },
+      });
+      const axis = layout.xaxis, upright = layout.yaxis;
+      PANELS.forEach(([key, label], place) => {
+        const first = [0, 0.365, 0.73][place], span = stacked ? [0, 1] : [first, first + 0.27];
+        const rows = [[0.72, 1], [0.36, 0.64], [0, 0.28]][place];
+        const name = place ? place + 1 : "";
+        layout[`xaxis${name}`] = { ...axis, title: { ...axis.title, text: placeOf(clients).label }, domain: span, anchor: `y${name}`, zeroline: false };
+        layout[`yaxis${name}`] = { ...upright, title: { ...upright.title, text: label }, domain: stacked ? rows : [0, 1], anchor: `x${name}`, zeroline: false,
+          ...(key === "share" ? { rangemode: "tozero" } : { range: [-0.05, 1.05] }) };
+      });
+      const taking = clients.name.length - plan.excluded.length, sending = taking - plan.starved.length;
+      const title = taking === 0 ? "Nobody can take part under these limits"
+        : `${sending} of ${many(clients.name.length, "device")} send in earnest; ${plan.starved.length} starved, ${plan.excluded.length} excluded`;
+      const columns = ["client", placeOf(clients).label, "CPU [GHz]", "k", "r", "share", "latency [s]", "energy [J]", "held by"];
+      return {
+        title, lead: "One dot per device in each panel. The best plan is all or nothing for most: near and fast devices send everything, rings mark those whose share is worth more elsewhere.",
+        traces: PANELS.flatMap((each, place) => panel(data, place + 1, each, theme)),
+        layout,
+        table: { columns, rows: clients.name.map((name, n) => [name, placeOf(clients).values[n], clients.cpu_ghz[n], clients.k[n], clients.r[n], clients.share[n], clients.latency_s[n], clients.energy_j[n], clients.held_by[n]]) },
+      };
+    },
+  });
+
+  lf.figures.push({
+    id: "rules", section: "planner", wide: true,
+    draw(data) {
+      const rows = data.rules.filter((row) => row.objective !== null);
+      if (!rows.length) return { title: "Fixed rates against joint allocation", missing: "No way of planning lets anybody take part under these limits." };
+      const joint = rows.find((row) => row.solver === "certified"), fixed = rows.find((row) => row.solver === "fixed");
+      const title = joint && fixed ? `Joint allocation reaches ${lf.number(-joint.objective)}, fixed rates ${lf.number(-fixed.objective)}` : "Fixed rates against joint allocation";
+      const ordered = [...rows].reverse(), wrap = (text) => (narrow() ? text.replace(", ", ",<br>") : text);
+      return {
+        title, lead: "What a round is worth: the sum of the devices' weights times (θ₂ k − θ₁ √(1−r)), which is minus the objective. Longer is better.",
+        traces: [{
+          type: "bar", orientation: "h", y: ordered.map((row) => wrap(row.label)), x: ordered.map((row) => -row.objective), text: ordered.map((row) => lf.number(-row.objective)), textposition: "outside", cliponaxis: false,
+          marker: { color: ordered.map((row) => (row.solver === "certified" ? "#0072B2" : "#56B4E9")) },
+          hovertemplate: "%{y}: %{x:.4f}<extra></extra>",
+        }],
+        layout: lf.layout("worth of the round (minus the objective)", "", { showlegend: false, bargap: 0.35, margin: { l: 58, r: 60, t: 8, b: 50 } }),
+        table: { columns: ["plan", "objective", "mean k", "mean r", "excluded", "starved"], rows: rows.map((row) => [row.label, row.objective, row.mean_k, row.mean_r, row.excluded, row.starved]) },
+      };
+    },
+  });
+
+  /** A logarithmic axis whose every label is a whole number's worth: 1, 2, 5 within few decades, else the decades. */
+  function logAxis(values) {
+    const known = values.filter((value) => value !== null && value > 0), low = Math.floor(Math.log10(Math.min(...known))), high = Math.ceil(Math.log10(Math.max(...known)));
+    const digits = high - low > 3 ? [1] : [1, 2, 5], ticks = [];
+    for (let power = low; power <= high; power += 1) for (const digit of digits) ticks.push(Number((digit * 10 ** power).toPrecision(3)));
+    return { type: "log", tickmode: "array", tickvals: ticks, ticktext: ticks.map((tick) => lf.number(tick)) };
+  }
+
+  const frontierLayout = (curves, all, values, factor, now, label) => lf.layout("deadline [s]", label, {
+    xaxis: logAxis([...curves.deadline_s, now.x]), yaxis: logAxis([...all.flatMap((curve) => curve[values].map((value) => (value === null ? null : value / factor))), now.y]),
+  });
+
+  function frontier(data, curves, values, now, unit, factor) {
+    const theme = lf.theme();
+    const lines = curves.map((curve, number) => {
+      const look = lf.look(number), solid = ["dot", "dash", "solid"][number];
+      return { type: "scatter", mode: "lines", name: curve.portion === 1 ? "everyone" : percent(curve.portion), x: data.deadline_s, y: curve[values].map((value) => (value === null ? null : value / factor)),
+        line: { color: look.colour, dash: solid, width: 2.4 }, hovertemplate: `%{x:.3g} s, %{y:.3g} ${unit}<extra>${percent(curve.portion)}</extra>` };
+    });
+    const here = now.x === null || now.y === null ? [] : [{ type: "scatter", mode: "markers", name: "now", x: [now.x], y: [now.y],
+      marker: { symbol: "star", size: 15, color: "#E69F00", line: { width: 1, color: theme.text } }, hovertemplate: `these settings: %{x:.3g} s, %{y:.3g} ${unit}<extra></extra>` }];
+    return [...lines, ...here];
+  }
+
+  const frontierTable = (curves, all, values, label) => ({ columns: ["deadline [s]", ...all.map((curve) => `${label} for ${percent(curve.portion)}`)], rows: curves.deadline_s.map((tau, i) => [tau, ...all.map((curve) => curve[values][i])]) });
+
+  /** A curve's value at the deadline nearest to the one that is set. */
+  function atDeadline(curves, curve, values, deadline) {
+    if (deadline === null) return curve[values].at(-1);
+    let best = 0;
+    curves.deadline_s.forEach((tau, i) => { if (Math.abs(Math.log(tau / deadline)) < Math.abs(Math.log(curves.deadline_s[best] / deadline))) best = i; });
+    return curve[values][best];
+  }
+
+  lf.figures.push({
+    id: "participation", section: "planner",
+    draw(data) {
+      const curves = data.curves, set = data.asked.changes;
+      if (!curves) return { title: "Feasibility: who can take part", missing: "Being computed." };
+      if (!curves.energy.some((curve) => curve.least_j.some((value) => value !== null))) return { title: "Feasibility: who can take part", missing: "No deadline and no energy lets that many devices take part: some cannot upload at all." };
+      const now = { x: set.deadline_s, y: set.energy_budget_j };
+      const all = atDeadline(curves, curves.energy[2], "least_j", set.deadline_s), within = set.deadline_s === null ? "Without a deadline" : `Within ${lf.number(set.deadline_s)} s`;
+      const title = all === null ? `${within} not every device can take part, whatever it may spend` : `${within} every device can take part from ${lf.number(all, 3)} J`;
+      return {
+        title, lead: "Feasibility frontier: the least energy budget with which so many devices finish their mandatory work by the deadline. Below and left of a line that share of them cannot.",
+        traces: frontier(curves, curves.energy, "least_j", now, "J", 1),
+        layout: frontierLayout(curves, curves.energy, "least_j", 1, now, "energy budget of a device [J]"),
+        table: frontierTable(curves, curves.energy, "least_j", "least energy [J]"),
+      };
+    },
+  });
+
+  lf.figures.push({
+    id: "bandwidth", section: "planner",
+    draw(data) {
+      const curves = data.curves, set = data.asked.changes, k = data.asked.aim.k;
+      const name = `Feasibility: who can send k = ${k}`;
+      if (!curves) return { title: name, missing: "Being computed." };
+      if (!curves.bandwidth.some((curve) => curve.least_hz.some((value) => value !== null && value > 0))) return { title: name, missing: "No bandwidth lets that many devices send so much under this energy budget. Lower k under “Fixed rates to compare with”, or raise the energy." };
+      const now = { x: set.deadline_s, y: mhz(set.bandwidth_hz) };
+      const all = atDeadline(curves, curves.bandwidth[2], "least_hz", set.deadline_s), within = set.deadline_s === null ? "Without a deadline" : `Within ${lf.number(set.deadline_s)} s`;
+      const title = all === null ? `${within} and this energy, not every device can send k = ${k} on any band` : `${within} everybody sends at least k = ${k} from ${lf.number(mhz(all), 3)} MHz on`;
+      return {
+        title, lead: "Feasibility frontier: the least bandwidth on which so many devices can all send that k in time and within the energy budget, heads at their floor. Below and left of a line it is impossible.",
+        traces: frontier(curves, curves.bandwidth, "least_hz", now, "MHz", 1e6),
+        layout: frontierLayout(curves, curves.bandwidth, "least_hz", 1e6, now, "bandwidth of the uplink [MHz]"),
+        table: frontierTable(curves, curves.bandwidth, "least_hz", "least bandwidth [Hz]"),
+      };
+    },
+  });
+
+  lf.figures.push({
+    id: "worth", section: "planner", wide: true,
+    draw(data) {
+      const curves = data.curves, price = data.price_per_mhz, band = mhz(data.asked.changes.bandwidth_hz), value = data.plan.objective;
+      if (!curves || value === null) return { title: "What bandwidth is worth", missing: value === null ? "Nobody can take part, so bandwidth is worth nothing." : "Being computed." };
+      const title = price > 0 ? `One more MHz takes ${lf.number(price, 3)} off the objective: that is its shadow price` : "More bandwidth would change nothing: its shadow price is 0";
+      const bands = curves.worth.bandwidth_hz.map(mhz), look = lf.look(0);
+      const reach = [0.4, 1.6].map((factor) => factor * band);
+      return {
+        title, lead: "The best plan's objective on narrower and wider bands (lower is better). The dashed line has the slope of the shadow price at the band that is set.",
+        traces: [
+          { type: "scatter", mode: "lines+markers", name: "best objective", x: bands, y: curves.worth.objective, line: { color: look.colour, width: 2.4 }, marker: { size: 6 }, hovertemplate: "%{x:.3g} MHz: %{y:.4f}<extra></extra>" },
+          { type: "scatter", mode: "lines", name: "slope of the shadow price", x: reach, y: reach.map((at) => value - price * (at - band)), line: { color: "#D55E00", dash: "dash", width: 2 }, hoverinfo: "skip" },
+          { type: "scatter", mode: "markers", name: "now", x: [band], y: [value], marker: { symbol: "star", size: 15, color: "#E69F00", line: { width: 1, color: lf.theme().text } }, hovertemplate: "these settings: %{x:.3g} MHz, %{y:.4f}<extra></extra>" },
+        ],
+        layout: lf.layout("bandwidth of the uplink [MHz]", "objective of the best plan", { xaxis: { rangemode: "tozero" } }),
+        table: { columns: ["bandwidth [Hz]", "objective", "price per MHz"], rows: curves.worth.bandwidth_hz.map((hz, i) => [hz, curves.worth.objective[i], curves.worth.price_per_mhz[i]]) },
+      };
+    },
+  });
+})(window.leanfed);

@@ -1,0 +1,34 @@
+"use strict";
+// The list of runs; rows change in place as the server tells.
+(function (lf) {
+  const { make, at } = lf;
+  let rows = JSON.parse(at("data").textContent), lost = false;
+
+  function acted(row, trouble) {
+    lf.trouble(trouble);
+    if (row) rows = rows.map((each) => (each.name === row.name ? row : each));
+    draw();
+  }
+
+  function line(row) {
+    const left = row.seconds_left === null ? "" : `, ${lf.duration(row.seconds_left)} left`;
+    const name = make("td", { class: "text" }, make("a", { href: lf.place("run", row.name) }, row.name),
+      row.title === row.name ? null : make("div", { class: "muted" }, row.title), row.trouble ? make("div", { class: "trouble" }, row.trouble) : null);
+    const cells = [lf.badge(row), make("span", {}, lf.progressBar(row), make("span", { class: "muted" }, left.slice(2))), row.method, row.data];
+    return make("tr", { "data-run": row.name }, name, cells.map((cell) => make("td", {}, cell)),
+      make("td", { class: "number" }, row.accuracy === null ? "–" : row.accuracy.toFixed(4)), make("td", {}, lf.action(row, acted)));
+  }
+
+  function draw() {
+    const heads = ["run", "state", "rounds", "method", "data", "accuracy", ""];
+    const table = make("table", {}, make("thead", {}, make("tr", {}, heads.map((head) => make("th", { scope: "col", class: head === "accuracy" ? "number" : "" }, head)))), make("tbody", {}, rows.map(line)));
+    const focused = document.activeElement?.closest?.("[data-run]")?.dataset.run, verb = document.activeElement?.dataset?.action;
+    at("runs").replaceChildren(rows.length ? make("div", { class: "scroll" }, table) : make("p", { class: "muted" }, "No run yet. Start one with: leanfed run CONFIG.toml --out in this folder; it appears here by itself."));
+    if (focused && verb) [...document.querySelectorAll("[data-run]")].find((each) => each.dataset.run === focused)?.querySelector("button")?.focus();
+    const going = rows.filter((row) => row.state === "running").length;
+    at("subtitle").textContent = lost ? "The server does not answer; trying again." : `${rows.length} run${rows.length === 1 ? "" : "s"}, ${going} going on.`;
+  }
+
+  draw();
+  lf.follow("/events", (told) => { rows = told; draw(); }, (now) => { if (now !== lost) { lost = now; draw(); } });
+})(window.leanfed);
