@@ -8,10 +8,13 @@ from threading import Lock
 from typing import Any
 
 from leanfed.errors import StorageError
+from leanfed.report.data import report_data
 from leanfed.report.processes import Processes, stoppable
-from leanfed.report.progress import find_run_folders, standing
+from leanfed.report.progress import NOTHING_YET, data_version, find_run_folders, standing
 from leanfed.results import RunFolder
 
+MOST_KEPT = 8  # runs whose pages are kept ready
+TRIES = 5  # at a folder that changes while it is read
 FRESH_S = 1.0  # how long the list of folders, and what stands in them, is taken as it was
 
 
@@ -24,6 +27,8 @@ class Board:
         self.root, self.processes = root, processes
         self._lock = Lock()
         self._folders: tuple[float, dict[str, RunFolder]] = (-1.0, {})
+        self._data: dict[str, tuple[str, dict[str, Any]]] = {}  # the newest of the runs looked at last
+        self._making = Lock()
         self._rows: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def folders(self) -> dict[str, RunFolder]:
@@ -58,3 +63,26 @@ class Board:
         row["can_stop"] = ours or (row["state"] == "running" and stoppable(folder.path))
         row["can_resume"] = row["state"] == "stopped"
         return row
+
+    def data(self, name: str, folder: RunFolder) -> dict[str, Any] | None:
+        """What the page of a run shows; made anew only when its tables have changed, None before there are any."""
+        with self._making:
+            version, made = self._data.pop(name, ("", {}))
+            if version != data_version(folder):
+                version, made = _made(folder)
+            self._data[name] = (version, made)
+            while len(self._data) > MOST_KEPT:
+                self._data.pop(next(iter(self._data)))
+        return made or None
+
+
+def _made(folder: RunFolder) -> tuple[str, dict[str, Any]]:
+    """A run's data and its version; read again where the run changed its files meanwhile and something was missed."""
+    for _ in range(TRIES):
+        version = data_version(folder)
+        if version == NOTHING_YET:
+            return version, {}
+        made = report_data([folder.path])
+        if not made["flaws"] or version == data_version(folder):
+            break
+    return version, made

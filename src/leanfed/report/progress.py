@@ -12,10 +12,12 @@ from typing import Any
 
 from leanfed.errors import LeanfedError
 from leanfed.files import lock_owner, read_json
+from leanfed.report.groups import METHOD_NAMES
 from leanfed.results import RunFolder
 
 DEPTH = 4  # folders below the served one in which runs are looked for
 TAIL_BYTES = 65_536  # of the events: enough for the last hundreds of rounds
+NOTHING_YET = "0-0"  # the version of a run without tables
 RECENT = 20  # rounds over which the speed is taken
 
 
@@ -69,6 +71,7 @@ def standing(name: str, folder: RunFolder) -> Standing:
         settings = folder.read_settings()
         title, rounds = str(settings["name"]), int(settings["rounds"])
         method, data = str(settings["algorithm"]["name"]), str(settings["task"]["dataset"])
+        method = METHOD_NAMES.get(method, method)
         done, accuracy, speed = _from_events(folder)
         if folder.finished:
             summary = read_json(folder.summary)

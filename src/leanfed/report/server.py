@@ -6,13 +6,13 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from threading import Thread
 from typing import Any
 
 import uvicorn
-from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -22,21 +22,26 @@ from starlette.routing import Route
 from leanfed.errors import InputError, LeanfedError
 from leanfed.report.board import Board
 from leanfed.report.guard import Guard, Rules
+from leanfed.report.packing import script_json
+from leanfed.report.page import SCRIPTS as REPORT_SCRIPTS
+from leanfed.report.page import environment, plotly_script, static
 from leanfed.report.planner import Question, answer, presets
 from leanfed.report.planner_curves import curves
 from leanfed.results import RunFolder
 
 LOOK_EVERY_S = 0.5  # how often a run folder is looked at for a page that is open
 SIGN_OF_LIFE_S = 15.0  # an empty line now and then tells proxies and browsers that we are there
-KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+PLOTTING = "plotly.min.js"
 SCRIPTS = {  # what each page loads, in this order
     "runs": ("core.js", "serve.js", "live_state.js", "runs.js"),
     "planner": (
-        *("plotly.min.js", "core.js", "cards.js", "tables.js", "serve.js", "live_state.js"),
+        *(PLOTTING, "core.js", "cards.js", "tables.js", "serve.js", "live_state.js"),
         *("planner_controls.js", "planner_figures.js", "planner.js"),
     ),
+    "missing": ("core.js", "serve.js"),
+    "run": (PLOTTING, *REPORT_SCRIPTS, "live_state.js", "live.js"),
 }
-templates = Environment(loader=PackageLoader("leanfed.report"), autoescape=True)
 
 
 class Pages:
@@ -52,6 +57,7 @@ class Pages:
             Route("/", self.runs),
             Route("/planner", self.planner),
             Route("/run/{name:path}", self.run),
+            Route("/data/{name:path}", self.data),
             Route("/events", self.all_events),
             Route("/events/{name:path}", self.run_events),
             Route("/stop/{name:path}", self.stop, methods=["POST"]),
@@ -72,7 +78,16 @@ class Pages:
     def run(self, request: Request) -> Response:
         """One run's page."""
         name, folder = self._asked(request)
-        return _page("live.html", row=self.board.row(name, folder, fresh=True))
+        data = self.board.data(name, folder)
+        values = {"title": name, **(data or {})}
+        row = self.board.row(name, folder, fresh=True)
+        return _page(
+            "live.html", "run", title=values["title"], data=Markup(script_json(data) if data else "null"), row=row
+        )
+
+    def data(self, request: Request) -> Response:
+        """What a run's page shows, as it is now; null before its first round has ended."""
+        return JSONResponse(self.board.data(*self._asked(request)), headers={"Cache-Control": "no-store"})
 
     async def all_events(self, request: Request) -> Response:
         """The rows of the list, whenever one of them changes."""
@@ -152,25 +167,26 @@ def static_file(request: Request) -> Response:
     return Response(content, media_type=kind, headers={"Cache-Control": "max-age=3600"})
 
 
-@lru_cache
-def static_files() -> dict[str, bytes]:
+@cache
+def static_files() -> dict[str, str]:
     """Everything that pages load: our own files, and the plotting script out of its package."""
-    own = {
-        entry.name: entry.read_bytes()
-        for entry in files("leanfed.report").joinpath("static").iterdir()
-        if entry.name[entry.name.rindex(".") :] in KINDS
-    }
-    return {**own, "plotly.min.js": files("plotly").joinpath("package_data/plotly.min.js").read_bytes()}
+    names = [
+        entry.name for entry in (files("leanfed.report") / "static").iterdir() if entry.name.endswith(tuple(KINDS))
+    ]
+    return {**{name: static(name) for name in names}, PLOTTING: plotly_script()}
 
 
-def _page(template: str, here: str, **values: Any) -> Response:
-    text = templates.get_template(template).render(here=here, scripts=SCRIPTS[here], **values)
-    return HTMLResponse(text, headers={"Cache-Control": "no-store"})
+def _page(template: str, here: str, *, status: int = 200, **values: Any) -> Response:
+    text = environment().get_template(template).render(here=here, scripts=SCRIPTS[here], **values)
+    return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 
 
 def _explain(request: Request, error: Exception) -> Response:
-    """What leanfed can explain, as JSON for scripts."""
-    return JSONResponse({"error": str(error)}, 404 if isinstance(error, NotThereError) else 400)
+    """What leanfed can explain: a page for people, JSON for scripts."""
+    status = 404 if isinstance(error, NotThereError) else 400
+    if "text/html" in request.headers.get("accept", ""):
+        return _page("missing.html", "missing", status=status, message=str(error))
+    return JSONResponse({"error": str(error)}, status)
 
 
 def create_app(board: Board, rules: Rules) -> tuple[Guard, Pages]:

@@ -88,5 +88,6 @@
   at("theme").addEventListener("click", () => { theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]; setTheme(theme); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (theme === "auto") setTheme("auto"); });
 
-  lf.show(JSON.parse(at("data").textContent));
+  const first = JSON.parse(at("data").textContent);
+  if (first) lf.show(first); // a live page of a run without a round has nothing to show yet
 })(window.leanfed);
