@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from leanfed.display import notices, screen, show_summary
+from leanfed.display import notices, screen
+from leanfed.display_run import show_summary
 from leanfed.errors import InputError
 
 if TYPE_CHECKING:

@@ -31,6 +31,17 @@ SHOWN = 8  # tested rounds in the live table
 LINES = 20  # plain lines of a whole run, about
 SPENT = {"latency_s": 1.0, "energy_j": 1.0, "upload_bits": 1e9}  # column -> what one unit of it is shown as
 
+RESULTS = (  # label, key of the summary, unit, what one unit is
+    ("accuracy", "accuracy", "", 1.0),
+    ("worst decile", "worst_decile", "", 1.0),
+    ("majority guess", "majority_guess", "", 1.0),
+    ("loss", "loss", "", 1.0),
+    ("simulated time", "latency_s", "s", 1.0),
+    ("energy", "energy_j", "J", 1.0),
+    ("uploaded", "upload_bits", "Gbit", 1e9),
+    ("computed", "flops", "TFLOP", 1e12),
+)
+
 
 class Stopped(KeyboardInterrupt):
     """SIGTERM, which ends a run as Ctrl-C does."""
@@ -158,15 +169,9 @@ def show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         typer.echo(json.dumps({**summary, "folder": str(folder)}))
         return
     table = Table("", "", title=f"{escape(summary['name'])} after {summary['rounds']} rounds", show_header=False)
-    lines = {"accuracy": "accuracy", "worst decile": "worst_decile", "majority guess": "majority_guess", "loss": "loss"}
-    for label, key in lines.items():
-        table.add_row(label, f"{summary[key]:.4f}")
-    for label, key, unit in (
-        ("simulated time", "latency_s", "s"),
-        ("energy", "energy_j", "J"),
-        ("uploaded", "upload_bits", "Gbit"),
-        ("computed", "flops", "TFLOP"),
-    ):
-        table.add_row(label, f"{summary[key] / {'Gbit': 1e9, 'TFLOP': 1e12}.get(unit, 1.0):,.4g} {unit}")
+    for label, key, unit, size in RESULTS:
+        if isinstance(summary.get(key), (int, float)):  # a fleet measures what a simulation counts, and the reverse
+            number = summary[key] / size
+            table.add_row(label, f"{number:,.4g} {unit}" if unit else f"{number:.4f}")
     show_table(table)
     screen.print(f"wrote {folder}", highlight=False, soft_wrap=True, markup=False)
