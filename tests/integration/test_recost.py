@@ -11,6 +11,8 @@ from leanfed.errors import InputError
 from leanfed.experiments.library import RunLibrary
 from leanfed.experiments.recost import recost
 from leanfed.experiments.settings import Settings
+from leanfed.files import write_json
+from leanfed.results import RunFolder
 
 NARROW = ["radio.fleet.bandwidth_hz=1e6", "allocation.bandwidth=min-max", "radio.payload=paper", "name=again"]
 
@@ -47,6 +49,16 @@ def test_an_unfinished_run_is_refused(settings_file: Path, tmp_path: Path) -> No
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="has not ended"):
         recost(tmp_path / "none", Settings.from_toml(settings_file), tmp_path / "x")
+
+
+def test_a_folder_from_before_a_setting_existed_is_completed(settings_file: Path, tmp_path: Path) -> None:
+    settings = Settings.from_toml(settings_file, ["rounds=1"])
+    package.run(settings, tmp_path / "first")
+    folder = RunFolder(tmp_path / "first")
+    values = folder.read_settings()
+    del values["training"]["learning_rate_decay"], values["allocation"]["settle"]
+    write_json(folder.settings, values)
+    assert recost(tmp_path / "first", settings, tmp_path / "again").rounds.height == 1
 
 
 def test_the_library_serves_a_run_from_one_on_another_radio(settings_file: Path, tmp_path: Path) -> None:

@@ -50,10 +50,12 @@ def check_same_learning(kept: RunFolder, settings: Settings) -> None:
     """Refuse a run that is not finished, or that would have learned otherwise."""
     if not kept.finished:
         raise InputError(f"{kept.path} has not ended; `leanfed resume` it first.")
-    values = kept.read_settings(), settings.resolved()
-    if any(one["allocation"]["rule"] != "own" for one in values):
+    values = kept.read_settings()
+    if any(one["allocation"]["rule"] != "own" for one in (values, settings.resolved())):
         raise InputError("allocation.rule = 'joint' plans rates by the radio; such a run must be trained anew.")
-    before, after = (learning_part(one) for one in values)
+    # Today's defaults complete the settings of an older folder.
+    completed = Settings.from_values({**values, "allocation": {"rule": "own"}}, str(kept.settings)).resolved()
+    before, after = learning_part(completed), learning_part(settings.resolved())
     changed = [name for name in after if before.get(name) != after[name]]
     if changed:
         raise InputError(f"{kept.path} was trained with another {changed[0]}; only radio and bandwidth may change.")
