@@ -75,14 +75,19 @@ def run(
     with folder_lock(folder.path):
         if given is not None:
             write_text(folder.given, given)
-        write_json(folder.environment, environment())
-        write_json(folder.world, describe_world(settings, world))
-        write_devices(folder.fleet, planner_of(settings, world).accountant.fleet, settings.rounds)
-        write_json(folder.settings, settings.resolved())
+        describe(folder, settings, world)
         folder.log("start")
         for note in settings.notes():
             folder.log("note", text=note)
         return _play_in_folder(settings, world, folder, listen)
+
+
+def describe(folder: RunFolder, settings: Settings, world: World) -> None:
+    """What a folder says of its run before the first round; the settings come last."""
+    write_json(folder.environment, environment())
+    write_json(folder.world, describe_world(settings, world))
+    write_devices(folder.fleet, planner_of(settings, world).accountant.fleet, settings.rounds)
+    write_json(folder.settings, settings.resolved())
 
 
 def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Listener = lambda record: None) -> Run:

@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 
 from leanfed.errors import InputError
-from leanfed.experiments.build import Run, build_world, environment, planner_of, summarise
+from leanfed.experiments.build import Run, build_world, describe, planner_of, summarise
 from leanfed.experiments.settings import Settings
-from leanfed.files import sha256_of, write_json
+from leanfed.files import sha256_of
 from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
 from leanfed.simulation.engine import RoundOutcome, nobody
 from leanfed.simulation.planning import Planner
@@ -34,13 +34,15 @@ def recost(source: str | Path, settings: Settings, out: str | Path, *, data_dir:
     world = build_world(settings, data_dir)
     clients, rounds = _charged(planner_of(settings, world), kept.read_table("clients"), kept.read_table("rounds"))
     folder = create_run_folder(Path(out))
-    write_json(folder.environment, environment())
-    write_json(folder.settings, settings.resolved())
+    describe(folder, settings, world)
     folder.log("recost", source=str(source))
     for name, table in (("rounds", rounds), ("clients", clients)):
         write_table(folder.table(name), table)
-    shutil.copyfile(kept.weights, folder.weights)
-    sums = {path.name: sha256_of(path) for path in (folder.table("rounds"), folder.table("clients"), folder.weights)}
+    learned = [path for path in (kept.table("evaluations"), kept.weights) if path.is_file()]  # old folders lack some
+    for path in learned:
+        shutil.copyfile(path, folder.path / path.name)
+    made = [folder.table("rounds"), folder.table("clients"), *(folder.path / path.name for path in learned)]
+    sums = {path.name: sha256_of(path) for path in made}
     summary = {**summarise(settings, world, rounds), "sha256": sums}
     write_summary(folder, summary)
     return Run(settings, summary, rounds, clients, folder.path)
