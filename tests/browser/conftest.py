@@ -69,26 +69,34 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
+def watch(browser: Browser, address: str | Path, *, width: int = 1280, **context: Any) -> Watched:
+    """Open an address in a fresh window and note everything it complains about or asks for elsewhere."""
+    page = browser.new_context(viewport={"width": width, "height": 900}, **context).new_page()
+    url = address.resolve().as_uri() if isinstance(address, Path) else address
+    home = HERE if isinstance(address, Path) else (*HERE, "/".join(url.split("/")[:3]))
+    page.set_default_timeout(120_000)  # a busy machine is slow, not wrong
+    watched = Watched(page)
+    page.on("console", lambda said: watched.errors.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: watched.errors.append(str(error)))
+    page.on("request", lambda asked: None if asked.url.startswith(home) else watched.requests.append(asked.url))
+    page.goto(url)
+    return watched
+
+
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Open an address in a fresh window; at the end it must not have complained or asked for anything elsewhere."""
+    """Open addresses; at the end no page must have complained or asked for anything elsewhere."""
     opened: list[Watched] = []
 
-    def open_address(address: str | Path, *, width: int = 1280, strict: bool = True, **context: Any) -> Watched:
-        page = browser.new_context(viewport={"width": width, "height": 900}, **context).new_page()
-        url = address.resolve().as_uri() if isinstance(address, Path) else address
-        home = HERE if isinstance(address, Path) else (*HERE, "/".join(url.split("/")[:3]))
-        watched = Watched(page)
-        page.on("console", lambda said: watched.errors.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: watched.errors.append(str(error)))
-        page.on("request", lambda asked: None if asked.url.startswith(home) else watched.requests.append(asked.url))
-        page.goto(url)
+    def open_address(address: str | Path, *, strict: bool = True, **options: Any) -> Watched:
+        watched = watch(browser, address, **options)
         if strict:
             opened.append(watched)
         return watched
 
     yield open_address
     for watched in opened:
+        watched.page.context.close()
         assert watched.errors == []
         assert watched.requests == []
 

@@ -86,7 +86,9 @@ def energy_part(run: RunFiles) -> Part:
     dearest = np.zeros(count)
     np.maximum.at(dearest, client, energy)
     planned = run.setting("allocation.rule", "own") == "joint"
-    budget = run.setting("allocation.energy_budget_j", None) if planned else None
+    budget, total = (
+        run.setting(f"allocation.energy_{name}_j", None) if planned else None for name in ("budget", "total")
+    )
     chosen = thinned(count, CLIENTS_OF_A_BAR)
     return {
         "client": whole(chosen),
@@ -94,6 +96,7 @@ def energy_part(run: RunFiles) -> Part:
         "rounds": whole(taken[chosen]),
         "dearest": floats(dearest[chosen]),
         "budget_j": budget if isinstance(budget, int | float) else None,
+        "total_j": total if isinstance(total, int | float) else None,
         "of_rounds": run.rounds_done,
         "of_clients": count,
     }

@@ -17,7 +17,7 @@ import polars as pl
 
 from leanfed.allocation.energy import EnergyState, energy_spent, pacing_cap, plan_round
 from leanfed.allocation.pace import set_pace
-from leanfed.allocation.plan import ALLOCATORS
+from leanfed.allocation.plan import plan as plan_once
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.rules import fastest_rates, fastest_split
 from leanfed.allocation.solution import Solution, Status
@@ -161,9 +161,9 @@ class Planner:
         if budget is not None:
             solution, budget = plan_round(problem, budget, payload=payload)
         else:
-            solution = ALLOCATORS[self.settings.solver](problem, payload=payload)
+            solution = plan_once(problem, solver=self.settings.solver, payload=payload)
             if solution.status is Status.SOLVER_FAILED:  # the certified solver does not fail
-                solution = ALLOCATORS["certified"](problem, payload=payload)
+                solution = plan_once(problem, payload=payload)
         reasons = {
             "objective": solution.objective,
             "relative_gap": solution.relative_gap,

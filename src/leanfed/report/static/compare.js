@@ -113,7 +113,7 @@
           rows.push([group.label, label, value]);
           return value;
         });
-        return { type: "bar", orientation: "h", name: label, y: groups.map(({ group }) => lf.plain(group.label)), x: values, marker: { color: look.colour },
+        return { type: "bar", orientation: "h", name: label, y: groups.map(({ group }) => lf.wrapped(group.label)), x: values, marker: { color: look.colour },
           text: values.map((value) => (value === null ? "" : lf.number(value, 3))), textposition: "outside", cliponaxis: false, textangle: 0,
           hovertemplate: `%{y}, ${label}: %{x:.4g} ${unitName}<extra></extra>` };
       }).filter((trace) => trace.x.some((value) => value !== null)).reverse();
@@ -121,7 +121,7 @@
       const most = Math.max(...rows.map((row) => row[2] ?? 0));
       return {
         lead: "Shorter bars mean less air time; dense is what a plain upload of the shared part would take.",
-        traces, layout: lf.layout(unitName.replace("kbit", "kilobits").replace("Gbit", "gigabits"), "", { barmode: "group", bargap: 0.25, xaxis: { range: [0, 1.18 * most] },
+        traces, layout: lf.layout(unitName.replace("kbit", "kilobits").replace("Gbit", "gigabits"), "", { barmode: "group", bargap: 0.25, xaxis: { range: [0, 1.18 * most], nticks: 5, tickangle: 0 },
           yaxis: { autorange: "reversed", ticklabelstandoff: 4 }, legend: { orientation: "h", x: 0, xanchor: "left", y: 1.03, yanchor: "bottom", traceorder: "reversed" } }),
         note: wire ? "" : "Coded bytes were not measured: set radio.wire = true in a run's settings.",
         table: { columns: ["method", "count", unitName], rows },

@@ -38,6 +38,13 @@ window.leanfed = { state: { run: null, hidden: new Set(), choices: {} }, figures
   /** Text for the plotting script, which would read some markup: shown as it is written. */
   lf.plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
+  /** Plain text in lines of about so many letters, for labels beside an axis. */
+  lf.wrapped = (text, most = 14) => text.split(" ").reduce((lines, word) => {
+    const last = lines[lines.length - 1];
+    if (last && (last + word).length < most) lines[lines.length - 1] = `${last} ${word}`; else lines.push(word);
+    return lines;
+  }, []).map(lf.plain).join("<br>");
+
   /** An element with properties and children; texts become text nodes, never markup. */
   lf.make = function (tag, properties, ...children) {
     const element = document.createElement(tag);

@@ -137,21 +137,21 @@
     id: "energy", section: "depth", ofRun: true, square: true,
     controls: () => [{ key: "view", label: "Show", options: [{ value: "sum", label: "whole run" }, { value: "dearest", label: "dearest round" }] }],
     draw(data, { view }) {
-      const part = run(data).energy, limited = part.budget_j !== null;
+      const part = run(data).energy, total_j = view === "sum" ? part.total_j : null, limited = (part.budget_j ?? total_j) !== null;
       const title = `Energy: who spends how much${limited ? " of its budget" : ""}`;
       if (part.missing) return { title: "Energy: who spends how much of its budget", missing: part.missing };
       const client = lf.column(part.client), spent = lf.column(part.spent), dearest = lf.column(part.dearest), rounds = lf.column(part.rounds);
-      const values = view === "sum" ? spent : dearest, allowed = rounds.map((count) => (limited ? (view === "sum" ? count : 1) * part.budget_j : null));
+      const values = view === "sum" ? spent : dearest, allowed = rounds.map((count) => (total_j ?? (limited ? (view === "sum" ? count : 1) * part.budget_j : null)));
       const order = client.map((_, i) => i).sort((a, b) => values[b] - values[a]), x = order.map((_, i) => i + 1);
       const within = values.filter((value, i) => !limited || value <= allowed[i] * (1 + 1e-6)).length;
       const traces = [{ type: "bar", name: "spent", x, y: order.map((i) => values[i]), marker: { color: lf.look(0).colour },
         text: order.map((i) => `client ${client[i]}, in ${rounds[i]} rounds`), textposition: "none", hovertemplate: "%{text}: %{y:.4g} J<extra></extra>" }];
-      if (limited) traces.push({ name: view === "sum" ? "budget of the rounds it took part in" : "budget of a round", x, y: order.map((i) => allowed[i]), mode: "markers",
+      if (limited) traces.push({ name: total_j !== null ? "budget of the whole run" : view === "sum" ? "budget of the rounds it took part in" : "budget of a round", x, y: order.map((i) => allowed[i]), mode: "markers",
         marker: { symbol: "line-ew-open", size: Math.max(5, Math.min(14, 420 / x.length)), color: lf.look(1).colour, line: { width: 2.5, color: lf.look(1).colour } }, hovertemplate: "budget: %{y:.4g} J<extra></extra>" });
-      const total = spent.reduce((a, b) => a + b, 0), whole = allowed.reduce((a, b) => a + (b || 0), 0);
-      const used = limited && view === "sum" && whole > 0 ? ` (${((100 * total) / whole).toFixed(0)} % of it)` : "";
+      const total_spent = spent.reduce((a, b) => a + b, 0), whole = allowed.reduce((a, b) => a + (b || 0), 0);
+      const used = limited && view === "sum" && whole > 0 ? ` (${((100 * total_spent) / whole).toFixed(0)} % of it)` : "";
       return {
-        title, lead: limited ? `${within} of ${client.length} clients stay within the budget of ${lf.number(part.budget_j)} J a round${used}.` : "No energy budget was set for this run; bars show what each client spent.",
+        title, lead: limited ? `${within} of ${client.length} clients stay within the budget of ${total_j !== null ? `${lf.number(total_j)} J for the whole run` : `${lf.number(part.budget_j)} J a round`}${used}.` : "No energy budget was set for this run; bars show what each client spent.",
         traces, layout: lf.layout("clients, largest spender first", view === "sum" ? "energy in all [J]" : "energy of the dearest round [J]", { bargap: 0.15, yaxis: { rangemode: "tozero" } }),
         note: part.of_clients > client.length ? `${client.length} of ${part.of_clients} clients, evenly spaced.` : "",
         table: { columns: ["client", "rounds taken part in", "energy in all [J]", "dearest round [J]", "budget of a round [J]"], rows: client.map((c, i) => [c, rounds[i], spent[i], dearest[i], part.budget_j]) },

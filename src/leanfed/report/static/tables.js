@@ -17,20 +17,24 @@
   };
 
   const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
-  const spread = (values, digits) => (values.length > 1 ? ` (${Math.min(...values).toFixed(digits)}–${Math.max(...values).toFixed(digits)})` : "");
+  /** A value with the range over seeds below it, where there are several. */
+  const ranged = (text, values, show) => (values.length > 1 ? [text, make("small", {}, `${show(Math.min(...values))}–${show(Math.max(...values))}`)] : [text]);
 
   function summaryRow(data, group) {
     const runs = group.runs.map((place) => data.runs[place]), of = (key) => runs.map((run) => run.final[key]).filter((value) => value !== null && value !== undefined);
-    const rate = (key) => (of(key).length ? `${mean(of(key)).toFixed(4)}${spread(of(key), 3)}` : "–");
+    const rate = (key) => (of(key).length ? make("span", {}, ranged(mean(of(key)).toFixed(4), of(key), (value) => value.toFixed(3))) : "–");
+    const cost = (key, unit = 1) => (of(key).length ? make("span", {}, ranged(lf.number(mean(of(key)) / unit), of(key), (value) => lf.number(value / unit, 3))) : "–");
     const open = runs.filter((run) => !run.finished);
     const state = open.length ? open.map((run) => `${run.rounds} of ${run.of_rounds ?? "?"} rounds`).join(", ") : "finished";
     return [group.label, String(runs.length), String(group.clients), String(Math.max(...runs.map((run) => run.rounds))), rate("accuracy"), rate("worst_decile"), rate("majority_guess"),
-      lf.number(mean(of("latency_s"))), lf.number(mean(of("energy_j"))), lf.number(of("upload_bits").length ? mean(of("upload_bits")) / 1e9 : null), state];
+      cost("latency_s"), cost("energy_j"), cost("upload_bits", 1e9), state];
   }
 
   lf.summaryTable = function (data) {
-    const columns = [["method"], ["seeds", 1], ["clients", 1], ["rounds", 1], ["accuracy", 1], ["worst decile", 1], ["majority guess", 1], ["simulated time [s]", 1], ["energy [J]", 1], ["uploads [Gbit]", 1], ["state"]];
-    return lf.table("runs", columns.map(([label, number]) => ({ label, number: Boolean(number) })), data.groups.map((group) => summaryRow(data, group)));
+    const rows = data.groups.map((group) => summaryRow(data, group)), text = (value) => (value instanceof Node ? value.firstChild.textContent : value);
+    const columns = [["method"], ["seeds", 1], ["clients", 1], ["rounds", 1], ["accuracy", 1], ["worst decile", 1], ["majority guess", 1], ["time [s]", 1], ["energy [J]", 1], ["uploads [Gbit]", 1], ["state"]];
+    if (data.runs.every((run) => run.finished)) for (const row of [columns, ...rows]) row.pop(); // nothing to tell
+    return lf.table("runs", columns.map(([label, number]) => ({ label, number: Boolean(number) })), rows, rows.map((row) => row.map(text)));
   };
 
   const COSTS = [["rounds", "rounds"], ["latency_s", "simulated time [s]"], ["energy_j", "energy [J]"], ["gigabits", "uploads [Gbit]"], ["tflops", "computation [TFLOP]"]];
@@ -47,8 +51,8 @@
       const label = data.groups[row.group].label;
       const cells = COSTS.map(([axis]) => {
         if (row.mean[axis] === null) return row.reached ? `${row.reached} of ${row.of} seeds` : axis === "rounds" ? "not reached" : "–";
-        const seeds = row.seeds[axis], text = lf.number(row.mean[axis]) + (seeds.length > 1 ? ` (${lf.number(Math.min(...seeds), 3)}–${lf.number(Math.max(...seeds), 3)})` : "");
-        return row.mean[axis] === best[axis] && rows.length > 1 ? make("strong", {}, text) : text;
+        const parts = ranged(lf.number(row.mean[axis]), row.seeds[axis], (value) => lf.number(value, 3));
+        return make(row.mean[axis] === best[axis] && rows.length > 1 ? "strong" : "span", {}, parts);
       });
       const told = !paper ? [] : row.paper ? [row.paper.seconds, row.paper.difference, row.paper.share, row.paper.our_share] : [null, null, null, null];
       plainRows.push([label, ...COSTS.map(([axis]) => row.mean[axis]), ...told]);

@@ -1,0 +1,68 @@
+"""What a report writes besides the page: figures and tables for papers, and the paper's values beside ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.report.folders import write_run
+
+from leanfed.report.data import report_data
+from leanfed.report.figures import write_figures
+
+RESULTS = {
+    "name": "table-mnist",
+    "title": "Costs for MNIST-5k",
+    "place": "Table IV",
+    "numbers": [
+        {"labels": {"method": "M", "partition": "Class-2", "target": "40 %", "quantity": quantity}, **values}
+        for quantity, values in {
+            "latency (s)": {"published": 1.0, "mean": 0.8},
+            "latency over FedPer, equal": {"published": 0.5, "mean": 0.4},
+        }.items()
+    ],
+}
+
+
+def test_the_papers_time_stands_beside_a_run_of_the_catalogue(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs/ours", name="M, Class-2")
+    write_run(tmp_path / "runs/other", name="N, Class-2", algorithm={"name": "fedper"})
+    (tmp_path / "results/table").mkdir(parents=True)
+    (tmp_path / "results/table/results.json").write_text(json.dumps(RESULTS))
+    rows = report_data([tmp_path / "runs"], targets=[0.4], results=tmp_path / "results")["targets"][0]["rows"]
+    told = next(row["paper"] for row in rows if "paper" in row)
+    # 0.4 is reached after two rounds of 0.4 s: a fifth sooner than the second that was published.
+    assert told["difference"] == pytest.approx(-0.2)
+    assert (told["seconds"], told["share"], told["our_share"]) == (1.0, 0.5, 0.4)
+    assert sum("paper" in row for row in rows) == 1
+
+
+def test_a_damaged_results_file_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    for name, text in (("cut", "{"), ("other", "{}")):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "results.json").write_text(text)
+    flaws = report_data([tmp_path / "run"], results=tmp_path / "results")["flaws"]
+    assert [Path(flaw["file"]).parent.name for flaw in flaws] == ["cut", "other"]
+    assert flaws[1]["field"] == "numbers"
+
+
+def test_figures_and_tables_for_papers(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path / f"runs/a{seed}", seed=seed, name="a_b & 50 % $x$ {\\y}")
+    write_run(tmp_path / "runs/other", name="_hidden", algorithm={"name": "fedper"})
+    (tmp_path / "runs/other/evaluations.parquet").unlink()
+    written = write_figures(report_data([tmp_path / "runs"]), tmp_path / "out", "pdf")
+    names = {path.name for path in written}
+    curves = {
+        f"{y}-{x}.pdf" for y in ("accuracy", "loss", "worst-decile") for x in ("seconds", "joules", "bits", "rounds")
+    }
+    assert curves | {"bits.pdf", "time.pdf", "clients.pdf", "labels.pdf", "runs.tex", "targets.tex"} <= names
+    assert sum(name.startswith("plan-") for name in names) == 2
+    assert all(path.read_bytes().startswith(b"%PDF") for path in written if path.suffix == ".pdf")
+    table = (tmp_path / "out/targets.tex").read_text()
+    assert r"a\_b \& 50 \% \$x\$ \{\textbackslash{}y\}" in table
+    assert r"\begin{tabular}" in table
+    # 0.8 is reached a third of the way from 0.7 after round 3 to 1.0 after round 4.
+    assert "3.333" in table
