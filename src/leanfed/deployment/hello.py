@@ -16,7 +16,7 @@ from leanfed.deployment.commands import split_address
 from leanfed.deployment.folder import Bundle, check_private
 from leanfed.deployment.gate import DEACTIVATE, HELLO, signed_headers
 from leanfed.deployment.keys import fingerprint
-from leanfed.errors import InputError
+from leanfed.errors import InputError, LeanfedError
 
 TIMEOUT_S = 10.0
 # OpenSSL's X509_V_ERR_* codes: what the operator should do about each.
@@ -35,6 +35,10 @@ class RefusedError(InputError):
     """Server and node do not fit together; trying again would not help."""
 
 
+class UnreachableError(LeanfedError):
+    """The server does not answer; another time it may."""
+
+
 def wait_for_welcome(bundle: Bundle, server: str, *, tries: int, pause: Callable[[float], None] = time.sleep) -> None:
     """Return when the server says it knows this node; try again only where that can help."""
     for attempt in range(tries + 1):
@@ -44,7 +48,7 @@ def wait_for_welcome(bundle: Bundle, server: str, *, tries: int, pause: Callable
             last = error
         if attempt < tries:
             pause(min(2.0**attempt, 20.0))
-    raise RefusedError(
+    raise UnreachableError(
         f"{bundle.name} cannot reach the server at {server} ({last}), tried {tries + 1} times. "
         "Is `leanfed deploy server` running there, is the address right, and does the firewall let it through?"
     )

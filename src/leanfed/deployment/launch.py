@@ -13,7 +13,7 @@ from pathlib import Path
 from leanfed.deployment import commands, warm
 from leanfed.deployment.control import Control, ServerUnreachableError, synchronise
 from leanfed.deployment.folder import Bundle, Fleet, private_folder
-from leanfed.deployment.hello import RefusedError, say_goodbye, wait_for_welcome
+from leanfed.deployment.hello import RefusedError, UnreachableError, say_goodbye, wait_for_welcome
 from leanfed.deployment.keys import address, check_certificate, expiry
 from leanfed.deployment.roster import Roster
 from leanfed.deployment.supervise import Supervisor
@@ -192,7 +192,7 @@ class _Node:
 
         try:
             wait_for_welcome(self.bundle, self.server, tries=self.options.max_retries, pause=pause)
-        except RefusedError as error:
+        except (RefusedError, UnreachableError) as error:
             self.bundle.audit.write("server refused", server=self.server, why=str(error))
             raise
 

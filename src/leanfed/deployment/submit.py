@@ -62,18 +62,18 @@ def submit(fleet: Fleet, settings: Settings, folder: Path, changes: Mapping[str,
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} holds something already. Go on with it by --resume, or choose another --out.")
     text = json.dumps(settings.resolved())
-    return _start(fleet, run_values(fleet, text, folder.resolve(), resume=False, changes=changes), folder)
+    return _start(fleet, run_values(fleet, text, folder.resolve(), resume=False, changes=changes), folder.resolve())
 
 
 def resume(fleet: Fleet, folder: Path, changes: Mapping[str, Value]) -> Submitted:
     """Go on with the run in a folder, after whatever stopped it."""
     text = json.dumps(RunFolder(folder).read_settings())
-    return _start(fleet, run_values(fleet, text, folder.resolve(), resume=True, changes=changes), folder)
+    return _start(fleet, run_values(fleet, text, folder.resolve(), resume=True, changes=changes), folder.resolve())
 
 
 def _start(fleet: Fleet, config: Mapping[str, Value], folder: Path) -> Submitted:
-    fab = build_fab_from_disk(write_app(fleet.server / "leanfed-app"))
     with open_control(fleet) as control:
+        fab = build_fab_from_disk(write_app(fleet.server / "leanfed-app"))
         run_id = control.start(fab, config)
     fleet.audit.write("run submitted", run_id=run_id, folder=str(folder), resume=config["resume"])
     return Submitted(run_id, folder)

@@ -23,7 +23,7 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from leanfed.deployment import gate, keys
 from leanfed.deployment.door import Door, DoorSettings
 from leanfed.deployment.folder import Bundle, Fleet
-from leanfed.deployment.hello import RefusedError, say_goodbye, say_hello, wait_for_welcome
+from leanfed.deployment.hello import RefusedError, UnreachableError, say_goodbye, say_hello, wait_for_welcome
 
 LIMIT = 4_000_000
 PULL = "/v1/fleet/pull-messages"
@@ -350,7 +350,7 @@ def test_a_node_will_not_talk_to_an_expired_or_foreign_server(scene: Scene, tmp_
 
 def test_a_server_that_is_not_there_is_tried_again_then_named(made: Fleet) -> None:
     pauses: list[float] = []
-    with pytest.raises(RefusedError, match="cannot reach the server at 127.0.0.1:9 .* 4 times"):
+    with pytest.raises(UnreachableError, match="cannot reach the server at 127.0.0.1:9 .* 4 times"):
         wait_for_welcome(Bundle.open(made.bundle("edge-0")), "127.0.0.1:9", tries=3, pause=pauses.append)
     assert pauses == [1.0, 2.0, 4.0]
 
