@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,10 +13,10 @@ from pathlib import Path
 from leanfed.deployment import commands, warm
 from leanfed.deployment.control import Control, ServerUnreachableError, synchronise
 from leanfed.deployment.folder import Bundle, Fleet, private_folder
-from leanfed.deployment.hello import RefusedError, UnreachableError, say_goodbye, wait_for_welcome
+from leanfed.deployment.hello import RefusedError, UnreachableError, say_goodbye, say_hello, wait_for_welcome
 from leanfed.deployment.keys import address, check_certificate, expiry
 from leanfed.deployment.roster import Roster
-from leanfed.deployment.supervise import Supervisor
+from leanfed.deployment.supervise import ChildEndedError, Supervisor
 from leanfed.deployment.watch import LogWatch
 from leanfed.errors import InputError, LeanfedError
 from leanfed.files import folder_lock, write_json, write_text
@@ -120,10 +120,15 @@ def join(bundles: Sequence[Bundle], options: NodeOptions, say: Say, echo: Say | 
         for node in nodes:
             held.callback(node.leave)
         with supervisor():
-            for step in (_Node.start, _Node.start_executor, _Node.wait):  # together: each takes seconds to start
+            try:
+                for step in (_Node.start, _Node.start_executor, _Node.wait):  # together: each takes seconds to start
+                    for node in nodes:
+                        step(node, supervisor)
+                supervisor.run()
+            except ChildEndedError:
                 for node in nodes:
-                    step(node, supervisor)
-            supervisor.run()
+                    node.explain()
+                raise
 
 
 class _Node:
@@ -190,8 +195,19 @@ class _Node:
             self.say(f"{self.bundle.name}: {self.server} does not answer yet; trying again in {seconds:.0f} s")
             supervisor.sleep(seconds)
 
-        try:
+        with self._noted():
             wait_for_welcome(self.bundle, self.server, tries=self.options.max_retries, pause=pause)
+
+    def explain(self) -> None:
+        """Raise the server's reason where a node ended because it is not welcome any more: SuperNode does not tell."""
+        if not self.options.insecure:
+            with self._noted(), suppress(OSError):
+                say_hello(self.bundle, self.server)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
         except (RefusedError, UnreachableError) as error:
             self.bundle.audit.write("server refused", server=self.server, why=str(error))
             raise

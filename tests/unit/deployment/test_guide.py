@@ -1,0 +1,63 @@
+"""The guide to fleets says what is so: its commands exist, and its tables name what the code writes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from leanfed.cli_deploy import deploy
+from leanfed.experiments.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[3]
+GUIDE = (ROOT / "docs" / "fleet.md").read_text()
+SOURCE = "\n".join(path.read_text() for path in (ROOT / "src/leanfed/deployment").glob("*.py"))
+DOOR = "\n".join(
+    (ROOT / f"src/leanfed/deployment/{name}.py").read_text() for name in ("door", "gate", "roster", "watch")
+)
+PROSE = re.sub(r"```.*?```", "", GUIDE, flags=re.DOTALL)
+COMMANDS = re.findall(r"leanfed deploy (\w+[^\n`#]*)", "\n".join(re.findall(r"```\w*\n(.*?)```", GUIDE, re.DOTALL)))
+
+
+def test_there_are_commands_to_check() -> None:
+    assert {line.split()[0] for line in COMMANDS} == {"keys", "server", "node", "run"}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_of_the_guide_is_one_that_the_command_line_takes(line: str) -> None:
+    verb, *arguments = shlex.split(line)
+    group = typer.main.get_command(deploy)
+    command = group.commands[verb]  # type: ignore[attr-defined]
+    command.make_context(verb, arguments, resilient_parsing=False)
+
+
+@pytest.mark.parametrize("heading", ["| event | says |", "| `why` | what it means |"])
+def test_every_line_of_the_audit_tables_is_written_by_the_code(heading: str) -> None:
+    table = GUIDE.split(heading)[1].split("\n\n")[0]
+    names = [name.rstrip("… ").removesuffix(":") for row in table.splitlines()[2:] for name in _names(row)]
+    assert len(names) > 15
+    for name in names:
+        assert f'"{name}' in SOURCE or f" {name}" in SOURCE, name
+
+
+def test_every_reason_that_the_door_gives_is_in_the_guide() -> None:
+    reasons = re.findall(r'(?:refusals\.write\(\s*|Refusal\(4\d\d, |return )"([a-zS][^"]{3,60})"', DOOR)
+    assert len(reasons) > 15
+    shown = {name.rstrip("… ").removesuffix(":") for name in _names(PROSE)}
+    for reason in reasons:
+        assert any(reason.startswith(name) for name in shown), reason
+
+
+def test_the_guides_settings_are_settings(tmp_path: Path) -> None:
+    text = re.search(r"<!-- start.toml -->\n```toml\n(.*?)```", GUIDE, re.DOTALL)[1]
+    (tmp_path / "start.toml").write_text(text)
+    assert Settings.from_toml(tmp_path / "start.toml").task.partition.clients == 3
+
+
+def _names(text: str) -> list[str]:
+    """What stands between backticks in the first cell of a row, or anywhere in a text."""
+    cell = text.split("|")[1] if text.startswith("|") else text
+    return re.findall(r"`([^`]+)`", cell)
