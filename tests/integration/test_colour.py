@@ -108,3 +108,15 @@ def test_the_paper_sized_plan_fits_the_limits(real_data: Path) -> None:
     assert 1 <= len(plan.participants) <= 10
     assert plan.share is not None
     assert plan.share.sum() <= 1 + 1e-9
+
+
+def test_what_a_large_run_takes_is_told_from_a_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    from leanfed.experiments import estimate as module
+    from leanfed.simulation.streamed import StreamedEngine
+
+    monkeypatch.setattr(module, "LARGE_MODEL", 1)
+    monkeypatch.setattr(StreamedEngine, "evaluate", lambda *_: pytest.fail("everybody was tested"))
+    told = module.estimate(settings_of("fedper", run={"keep_weights": False}))
+    assert told["estimated_seconds"] > 0
+    assert told["engine"].startswith("streamed: ")
+    assert told["folder_bytes"] < 1.5 * told["checkpoint_bytes"]

@@ -86,6 +86,13 @@ def test_the_engines_ratios_in_the_readme_are_the_committed_measurement() -> Non
     assert row["ratio_chunked"] <= 0.60
 
 
+def test_the_streamed_engines_ratios_in_the_readme_are_the_committed_measurement() -> None:
+    row = json.loads((ROOT / "results/engine/resnet18.json").read_text())[0]
+    told = f"{row['cpu_ratio_one_batch']:.2f} of one batch, {row['cpu_ratio_chunked']:.2f} of batches of 32"
+    assert told in README
+    assert max(row["cpu_ratio_one_batch"], row["cpu_ratio_chunked"]) <= 1.25
+
+
 def test_the_differences_told_in_the_readme_are_the_committed_results() -> None:
     rows = json.loads((ROOT / "results/foundation/methods.json").read_text())
     of = {(row["algorithm"], row["partition"]): row for row in rows}

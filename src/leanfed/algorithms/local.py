@@ -53,7 +53,7 @@ def local_steps(
     for batch in job.batches:
         if mask is not None and discard:
             weights.mul_(mask)
-        used = weights if mask is None else weights * mask
+        used = weights if mask is None or discard else weights * mask
         loss, gradient = model.loss_and_gradient(used, batch.inputs, batch.labels)
         refuse_divergence(loss, job)
         if training.weight_decay:

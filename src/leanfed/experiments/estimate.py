@@ -10,21 +10,27 @@ from typing import Any
 from leanfed.experiments.build import build_world, engine_of, planner_of
 from leanfed.experiments.settings import Settings
 from leanfed.records import RoundPlan
-from leanfed.simulation.rounds import start
+from leanfed.simulation.engine import Engine
+from leanfed.simulation.evaluation import client_result
+from leanfed.simulation.rounds import Progress, start
 
 BYTES = 4  # of a float32
 ROW_BYTES = 120  # of one row of the clients table in Parquet, roughly
-TRIED = 20  # participants of the trial round
+TRIED, TRIED_LARGE = 20, 2  # participants of the trial round, and clients that are tested
+LARGE_MODEL = 1_000_000  # values from which few clients must stand for all
 
 
 def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
-    """What would run, how long and how big; some clients train and everybody is evaluated once to find out."""
+    """What would run, how long and how big; some clients train and are tested to find out."""
     world = build_world(settings, data_dir)
     engine, progress, plan = engine_of(settings, world), start(world), planner_of(settings, world).plan(0).plan
-    few = _first(plan, TRIED)
+    large = world.split.size >= LARGE_MODEL
+    few = _first(plan, TRIED_LARGE if large else TRIED)
     engine.run_round(progress.server, progress.clients, few)  # compiles, fills caches
     round_s = _seconds(lambda: engine.run_round(progress.server, progress.clients, few))
-    test_s = _seconds(lambda: engine.evaluate(progress.server, progress.clients))
+    test_s = (
+        _few_tests(engine, progress) if large else _seconds(lambda: engine.evaluate(progress.server, progress.clients))
+    )
     state = progress.clients[few.participants[0]]
     kept = len(state.private) + sum(len(tensor) for tensor in state.memory.values())
     tests = settings.rounds // settings.evaluation.every + (settings.rounds % settings.evaluation.every > 0)
@@ -45,7 +51,8 @@ def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
             round_s * len(plan.participants) / len(few.participants) * settings.rounds + test_s * tests, 1
         ),
         "checkpoint_bytes": state_bytes,
-        "folder_bytes": 2 * state_bytes + ROW_BYTES * len(plan.participants) * settings.rounds,
+        "folder_bytes": (1 + settings.run.keep_weights) * state_bytes
+        + ROW_BYTES * len(plan.participants) * settings.rounds,
         "notes": list(settings.notes()),
     }
 
@@ -53,6 +60,16 @@ def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
 def _first(plan: RoundPlan, count: int) -> RoundPlan:
     """The plan of the first few participants."""
     return replace(plan, participants=plan.participants[:count], k=plan.k[:count], r=plan.r[:count])
+
+
+def _few_tests(engine: Engine, progress: Progress) -> float:
+    """The seconds of testing everybody, from a few clients."""
+    world, clients = engine.world, range(min(TRIED_LARGE, engine.world.task.clients))
+    states = [progress.clients[client] for client in clients]
+    spent = _seconds(
+        lambda: [client_result(world, progress.server, states[client], engine.model, client) for client in clients]
+    )
+    return spent * world.task.clients / len(clients)
 
 
 def _seconds(work: Callable[[], object]) -> float:
