@@ -22,7 +22,7 @@
       if (!there.length) continue;
       const [first, second] = there, name = (row) => data.groups[row.group].label;
       const partly = rows.filter((row) => row.reached && row.reached < row.of && !lf.state.hidden.has(row.group));
-      const clauses = [`${name(first)} reaches ${lf.percent(target, 0)} first, after ${lf.number(first.mean.latency_s, 3)} simulated seconds`];
+      const clauses = [`${name(first)} reaches ${lf.percent(target, 0)} first${partly.length ? " on every seed" : ""}, after ${lf.number(first.mean.latency_s, 3)} simulated seconds`];
       if (second) clauses.push(`${name(second)} follows after ${lf.number(second.mean.latency_s, 3)} s`);
       clauses.push(...partly.map((row) => `${name(row)} gets there in ${row.reached} of ${row.of} seeds`));
       return `${clauses.join("; ")}.`;

@@ -5,11 +5,11 @@
   const VIEWS = [
     { value: "gap", label: "gap", needs: (part) => part.relative_gap, column: "relative_gap", title: "Plans close to the best: how far each round's plan can be from it", y: "relative gap to the certified bound", log: true },
     { value: "trace", label: "steps", needs: (part) => part.traces.some((trace) => trace.objective.length), title: "Algorithm 2 step by step: the objective falls until it settles" },
-    { value: "deadline", label: "deadline", needs: (part) => part.deadline_s, column: "deadline_s", title: "The deadline that each round chose", y: "deadline of the round [s]" },
+    { value: "deadline", label: "deadline", needs: (part) => part.deadline_s, column: "deadline_s", title: "The deadline that each round chose", y: "deadline of the round [s]", unit: " s" },
     { value: "options", label: "alternatives", needs: (part) => part.traces.some((trace) => trace.alternatives.length), title: "Why this keep rate: the progress per second of every plan tried" },
     { value: "taking", label: "participants", needs: (part) => part.round, column: "participants", title: "How many clients each plan lets in", y: "clients that take part" },
     { value: "price", label: "price", needs: (part) => part.price, column: "price", title: "What more bandwidth is worth: the price of the band in each round", y: "objective gained per unit share" },
-    { value: "cost", label: "planning time", needs: (part) => part.seconds, column: "seconds", title: "Planning costs little: wall-clock time of each plan", y: "time to plan [ms]", factor: 1000, log: true },
+    { value: "cost", label: "planning time", needs: (part) => part.seconds, column: "seconds", title: "Planning costs little: wall-clock time of each plan", y: "time to plan [ms]", unit: " ms", factor: 1000, log: true },
   ];
   const SOLVERS = { pace: "for the most progress per second", certified: "with the certified price solver", dca: "with Algorithm 2 (DCA)", fastest: "for the fastest split" };
 
@@ -20,7 +20,7 @@
     if (view.value === "deadline" && part.deadline_most_s !== null) traces.push({ x: [x[0], x[x.length - 1]], y: [part.deadline_most_s, part.deadline_most_s], name: "the most that is allowed", mode: "lines", line: { color: lf.look(1).colour, dash: "dash", width: 1.6 } });
     const known = y.filter((value) => value !== null), log = view.log && Math.max(...known) > 0;
     return {
-      lead: `Between ${lf.number(Math.min(...known), 3)} and ${lf.number(Math.max(...known), 3)}; planned ${SOLVERS[part.solver] || `with ${part.solver}`}.`,
+      lead: `Between ${lf.number(Math.min(...known), 3)} and ${lf.number(Math.max(...known), 3)}${view.unit || ""}; planned ${SOLVERS[part.solver] || `with ${part.solver}`}.`,
       traces, layout: lf.layout("round", view.y, { yaxis: log ? { type: "log", exponentformat: "power", dtick: 1 } : { rangemode: "tozero" }, showlegend: traces.length > 1 }),
       note: [zero ? "Gaps of exactly zero are drawn at 1e-16." : "", part.of > x.length ? `${x.length} of ${part.of} rounds, evenly spaced.` : ""].join(" ").trim(),
       table: { columns: ["round", view.y], rows: x.map((round, i) => [round, y[i]]) },
