@@ -91,9 +91,10 @@ def show_comparison(
 
 def _accuracy_table(runs: Sequence[ComparedRun]) -> Table:
     """Where each run ended."""
-    table = Table("run", "rounds", "accuracy", "worst decile", "majority guess")
+    binary = all(run.f1 for run in runs)
+    table = Table("run", "rounds", "accuracy", "worst decile", "majority guess", *(["pooled F1"] if binary else []))
     for run in runs:
-        numbers = (run.accuracy[-1], run.worst_decile[-1], run.majority_guess)
+        numbers = (run.accuracy[-1], run.worst_decile[-1], run.majority_guess, *(run.f1[-1:] if binary else []))
         table.add_row(escape(run.name), f"{run.spent['rounds'][-1]:.0f}", *(f"{number:.4f}" for number in numbers))
     return table
 

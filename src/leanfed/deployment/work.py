@@ -120,7 +120,8 @@ def _train(
 
 def _test(bench: Bench, shared: Tensor, state: ClientState, client: int) -> tuple[float, float]:
     """(accuracy, mean loss) of the client's own model on its own test set."""
-    return client_result(bench.world, ServerState(shared), state, bench.model, client)
+    accuracy, loss, _ = client_result(bench.world, ServerState(shared), state, bench.model, client)
+    return accuracy, loss
 
 
 def _read_base(frame: bytes, bench: Bench) -> Tensor:

@@ -26,6 +26,7 @@ from leanfed.simulation.checkpoint import Checkpoints
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import Engine
+from leanfed.simulation.evaluation import majority_f1
 from leanfed.simulation.planning import Planner
 from leanfed.simulation.rounds import Progress, RoundRecord, play, start
 from leanfed.simulation.weights import write_weights
@@ -295,6 +296,8 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         "loss": last["loss"],
         "worst_decile": last["worst_decile"],
         "majority_guess": last["majority_guess"],
+        "f1": last["f1"],
+        "majority_f1": majority_f1(world.task),
         "best_accuracy": tested["accuracy"].max(),
         "latency_s": float(rounds["latency_s"].sum()),
         "energy_j": float(rounds["energy_j"].sum()),

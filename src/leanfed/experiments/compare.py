@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -27,6 +27,7 @@ class ComparedRun:
     loss: list[float]
     worst_decile: list[float]
     majority_guess: float
+    f1: list[float] = field(default_factory=list)  # pooled over clients; empty where there are more than two classes
 
     def cost_of(self, target: float) -> dict[str, float] | None:
         """ToA@target: every cost at the first crossing of a target accuracy; nothing if it is not reached."""
@@ -43,6 +44,7 @@ class ComparedRun:
             "best_accuracy": max(self.accuracy),
             "worst_decile": self.worst_decile[-1],
             "majority_guess": self.majority_guess,
+            **({"f1": self.f1[-1]} if self.f1 else {}),
             "time_to_accuracy": {f"{target:g}": self.cost_of(target) for target in targets},
         }
 
@@ -71,6 +73,7 @@ def compared(name: str, algorithm: str, rounds: pl.DataFrame) -> ComparedRun:
         loss=tested["loss"].to_list(),
         worst_decile=tested["worst_decile"].to_list(),
         majority_guess=rounds["majority_guess"][0],
+        f1=tested["f1"].drop_nulls().to_list() if "f1" in tested.columns else [],
     )
 
 
@@ -85,6 +88,11 @@ def draw_comparison(runs: Sequence[ComparedRun], path: Path, axes: Sequence[str]
     if loss:
         panels += [
             Panel([Curve(run.name, run.spent[axis], run.loss) for run in runs], AXES[axis][2], "test loss")
+            for axis in axes
+        ]
+    if all(run.f1 for run in runs):
+        panels += [
+            Panel([Curve(run.name, run.spent[axis], run.f1) for run in runs], AXES[axis][2], "pooled F1")
             for axis in axes
         ]
     draw_panels(path, panels, title="The clients' own models on their own test sets", columns=len(axes))

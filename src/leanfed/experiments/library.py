@@ -141,7 +141,8 @@ def _as_wanted(folder: RunFolder, wanted: Settings) -> pl.DataFrame | None:
     if every % kept["every"] or wanted.evaluation.per_client > kept["per_client"]:
         return None
     seen = ((pl.col("round") + 1) % every == 0) | (pl.col("round") + 1 == wanted.rounds)
-    tests = [pl.when(seen).then(pl.col(name)).alias(name) for name in ("accuracy", "loss", "worst_decile")]
+    measured = [name for name in ("accuracy", "loss", "worst_decile", "f1") if name in rounds.columns]
+    tests = [pl.when(seen).then(pl.col(name)).alias(name) for name in measured]
     rounds = rounds.filter(pl.col("round") < wanted.rounds).with_columns(tests)
     target = wanted.run.stop_at_accuracy
     arrived = rounds.filter(pl.col("accuracy") >= target)["round"] if target is not None else pl.Series([])

@@ -108,6 +108,7 @@ def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eval
         "accuracy": tested.accuracy if tested else None,
         "loss": tested.loss if tested else None,
         "worst_decile": tested.worst_decile if tested else None,
+        "f1": tested.f1 if tested else None,
         "majority_guess": float(world.task.gamma @ world.task.majority_guess),
     }
 

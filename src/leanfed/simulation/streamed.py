@@ -21,7 +21,7 @@ from leanfed.algorithms.exchange import train_client, update_server
 from leanfed.records import RoundPlan
 from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.engine import Engine, RoundOutcome, Tally
-from leanfed.simulation.evaluation import Evaluation, client_result
+from leanfed.simulation.evaluation import Evaluation, Hits, client_result, gathered
 from leanfed.simulation.world import World
 from leanfed.tasks.split import FlatModel
 
@@ -69,13 +69,12 @@ class StreamedEngine(Engine):
         """Every client's model on its own test set."""
         world = self.world
 
-        def test(item: tuple[int, ClientState], model: FlatModel) -> tuple[float, float]:
+        def test(item: tuple[int, ClientState], model: FlatModel) -> tuple[float, float, Hits]:
             client, state = item
             return client_result(world, server, state, model, client)
 
         states = ((client, clients[client]) for client in range(world.task.clients))
-        accuracy, loss = np.array(list(self._stream(test, states))).T
-        return Evaluation(accuracy, loss, world.task.gamma)
+        return gathered(world, self._stream(test, states))
 
     def _stream(self, work: Callable[[T, FlatModel], R], items: Iterable[T]) -> Iterator[R]:
         """The answers in order; at most one item per worker is under way."""

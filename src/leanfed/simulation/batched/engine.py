@@ -26,7 +26,7 @@ from leanfed.simulation.batched.picks import NumpyPicks
 from leanfed.simulation.batched.trunk import TorchTrunk
 from leanfed.simulation.clients import PRIVATE, ClientStore
 from leanfed.simulation.engine import Engine, RoundOutcome
-from leanfed.simulation.evaluation import Evaluation
+from leanfed.simulation.evaluation import Evaluation, Hits
 from leanfed.simulation.world import World
 from leanfed.tasks.models import LeNet5
 from leanfed.tasks.task import Images
@@ -95,6 +95,7 @@ class BatchedEngine(Engine):
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """Every client's model on its own test set, a chunk of pieces of test sets at a time."""
         right, loss = (np.zeros(self.world.task.clients) for _ in range(2))
+        hits = Hits(0, 0, 0)
         clients.start_all(range(self.world.task.clients))
         pieces = test_pieces(self.world.task.partition.test, TEST_PIECE)
         chunks = [pieces[i : i + self.chunk_clients] for i in range(0, len(pieces), self.chunk_clients)]
@@ -102,11 +103,13 @@ class BatchedEngine(Engine):
             owners = [piece.client for piece in chunk]
             np.add.at(right, owners, results[0])
             np.add.at(loss, owners, results[1])
+            hits += results[2]
         sizes = np.array([len(rows) for rows in self.world.task.partition.test])
-        return Evaluation(right / sizes, loss / sizes, self.world.task.gamma)
+        pooled = hits if self.world.task.classes == 2 else None
+        return Evaluation(right / sizes, loss / sizes, self.world.task.gamma, pooled)
 
-    def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats]:
-        """Right answers and summed losses of some pieces, in a worker thread."""
+    def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats, Hits]:
+        """Right answers, summed losses and hits of some pieces, in a worker thread."""
         weights = self._personal(server, clients, [piece.client for piece in chunk])
         rows = np.stack([piece.rows for piece in chunk])
         labels = torch.from_numpy(self.world.task.test.labels[rows])
@@ -115,11 +118,13 @@ class BatchedEngine(Engine):
         try:
             with torch.no_grad():
                 logits = tools.model.logits(weights, rows)
-                right = (logits.argmax(2) == labels) & counted
+                answers = logits.argmax(2)
+                right = (answers == labels) & counted
                 losses = functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none") * counted
         finally:
             self._testers.put(tools)
-        return right.sum(1).numpy().astype(float), losses.double().sum(1).numpy()
+        hits = Hits.count(answers[counted].numpy(), labels[counted].numpy())
+        return right.sum(1).numpy().astype(float), losses.double().sum(1).numpy(), hits
 
     def _personal(self, server: ServerState, clients: ClientStore, owners: Sequence[int]) -> Weights:
         """The models that these clients use; one shared part for all where a method joins [shared | private]."""
