@@ -26,6 +26,8 @@ from leanfed.streams import stream
 from leanfed.tasks.split import FlatModel, Split
 from leanfed.tasks.task import Task
 
+ADAPTER = 0.05  # size of a matrix that starts at zero, of what it would have as a layer of its own
+
 
 @final
 @ALGORITHMS.register("fedmask")
@@ -113,10 +115,20 @@ def frozen_weights(model: FlatModel) -> Tensor:
         start, initial = end, model.initial[start:end]
         if len(shape) > 1:
             share = 0.5 if name in model.split.shared else 1.0
-            parts.append(torch.sign(initial) * math.sqrt(2 / (share * math.prod(shape[1:]))))
+            parts.append(_signs(initial) * math.sqrt(2 / (share * math.prod(shape[1:]))))
         else:
             parts.append(initial.clone() if name.endswith("weight") else torch.zeros_like(initial))
     return torch.cat(parts)
+
+
+def _signs(initial: Tensor) -> Tensor:
+    """Signs of initial weights. A matrix that starts at zero, the second of a low-rank adapter, has none to mask: its
+    signs are drawn once for all and made small, so that the adapter begins as a small change of the frozen model.
+    """
+    if torch.any(initial):
+        return torch.sign(initial)
+    drawn = stream(0, "signs", len(initial)).choice([-ADAPTER, ADAPTER], len(initial))
+    return torch.from_numpy(drawn).to(initial.dtype)
 
 
 def masked_weights(frozen: Tensor, scores: Tensor) -> Tensor:

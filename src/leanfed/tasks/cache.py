@@ -7,7 +7,7 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ from leanfed.tasks.hub import data_root, locate
 if TYPE_CHECKING:
     import polars
 
+Arrays = Mapping[str, npt.NDArray[Any]]
 FORMAT = 1  # raised when the layout of a cached split changes
 
 
@@ -122,17 +123,22 @@ def _join_texts(table: polars.DataFrame, labels: npt.NDArray[np.int64]) -> Sampl
 
 
 def _cached(name: str, split: str, key: str, decode: Callable[[], Samples]) -> Samples:
-    """Open the cached split, or decode it, move it into place in one step, and open that."""
-    folder = cache_root() / f"{name}-{split}-v{FORMAT}-{key[:24]}"
+    """A decoded split, made on first use."""
+    return Samples(**cached_arrays(f"{name}-{split}-v{FORMAT}-{key[:24]}", lambda: _parts(decode())))
+
+
+def cached_arrays(name: str, make: Callable[[], Arrays]) -> Arrays:
+    """Open the arrays cached under a name, or make them, move them into place in one step, and open those."""
+    folder = cache_root() / name
     found = _open(folder)
     if found is not None:
         return found
-    samples = decode()
+    arrays = make()
     make_folder(folder.parent)
     with explained(folder):
         fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
-            _save(samples, fresh)
+            _save(arrays, fresh)
             shutil.rmtree(folder, ignore_errors=True)  # a damaged one; a whole one would have been opened
             fresh.rename(folder)
         except OSError:
@@ -140,30 +146,30 @@ def _cached(name: str, split: str, key: str, decode: Callable[[], Samples]) -> S
                 raise
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-    return _open(folder) or samples
+    return _open(folder) or arrays
 
 
-def _save(samples: Samples, folder: Path) -> None:
-    """Write the arrays of a split and, last, the manifest that vouches for them."""
-    arrays: dict[str, npt.NDArray[Any] | None] = {
-        "inputs": samples.inputs,
-        "labels": samples.labels,
-        "ends": samples.ends,
-    }
+def _parts(samples: Samples) -> Arrays:
+    """The arrays of a split by name."""
+    parts = {"inputs": samples.inputs, "labels": samples.labels, "ends": samples.ends}
+    return {name: array for name, array in parts.items() if array is not None}
+
+
+def _save(arrays: Arrays, folder: Path) -> None:
+    """Write the arrays and, last, the manifest that vouches for them."""
     sums = {}
     for part, array in arrays.items():
-        if array is not None:
-            np.save(folder / f"{part}.npy", array)
-            sums[part] = sha256_of(folder / f"{part}.npy")
+        np.save(folder / f"{part}.npy", array)
+        sums[part] = sha256_of(folder / f"{part}.npy")
     write_json(folder / "manifest.json", {"format": FORMAT, "sha256": sums})
 
 
-def _open(folder: Path) -> Samples | None:
-    """The cached split if it is whole and undamaged, else nothing."""
+def _open(folder: Path) -> Arrays | None:
+    """The cached arrays if they are whole and undamaged, else nothing."""
     try:
         sums = read_json(folder / "manifest.json")["sha256"]
         if any(sha256_of(folder / f"{part}.npy") != given for part, given in sums.items()):
             return None
-        return Samples(**{part: np.load(folder / f"{part}.npy", mmap_mode="r") for part in sums})
+        return {part: np.load(folder / f"{part}.npy", mmap_mode="r") for part in sums}
     except (StorageError, OSError, KeyError, ValueError, TypeError):
         return None

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from leanfed.registry import Registry
+from leanfed.tasks.bert_lora import BertLora, lora_split
 from leanfed.tasks.resnet import ResNet18
+from leanfed.tasks.text import TextSettings
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,16 @@ class ModelSpec:
     default_split: str  # the last layer of the base
 
 
-MODELS: Final[Registry[ModelSpec]] = Registry("model")
+@dataclass(frozen=True)
+class TextModelSpec:
+    """A model of texts: built around the encoder of the settings, whose tokens it takes."""
+
+    build: Callable[[int, TextSettings], nn.Module]  # number of classes, settings -> freshly initialised model
+    default_split: Callable[[TextSettings], str]  # the last layer of the base
+    input_shape: None = None
+
+
+MODELS: Final[Registry[ModelSpec | TextModelSpec]] = Registry("model")
 
 
 class LeNet5(nn.Module):
@@ -57,8 +68,18 @@ MODELS.add(
 )
 
 
-def build_model(name: str, classes: int, seed: int) -> nn.Module:
+MODELS.add("bert-lora", TextModelSpec(BertLora, lora_split))
+
+
+def default_split(name: str, text: TextSettings) -> str:
+    """Where a model is cut unless the settings say otherwise."""
+    spec = MODELS[name]
+    return spec.default_split(text) if isinstance(spec, TextModelSpec) else spec.default_split
+
+
+def build_model(name: str, classes: int, seed: int, text: TextSettings | None = None) -> nn.Module:
     """A model whose initial weights follow from the seed alone; torch's own generator is left as it was."""
+    spec = MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % 2**63)
-        return MODELS[name].build(classes)
+        return spec.build(classes, text or TextSettings()) if isinstance(spec, TextModelSpec) else spec.build(classes)

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from leanfed.errors import DataError, SettingsError
 from leanfed.records import Floats, Ints, Section
 from leanfed.streams import stream, stream_seed
+from leanfed.tasks.batch import Batch as Batch
 from leanfed.tasks.cache import Samples, load_samples
 from leanfed.tasks.datasets import DATASETS
-from leanfed.tasks.models import MODELS, build_model
+from leanfed.tasks.models import MODELS, build_model, default_split
 from leanfed.tasks.partition import Partition, PartitionSettings, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
+from leanfed.tasks.text import TextSettings, Tokens, load_tokens
 
 Change = Literal["crop", "flip"]
 SHIFT = 4  # pixels to each side that a crop may move a picture
@@ -40,19 +42,15 @@ class TaskSettings(Section):
     """Running statistics of normalisation layers: each client's own, or, for shared layers, averaged after a round."""
     augment: tuple[Change, ...] = ()
     """How training pictures are changed each time they are drawn: "crop" (shifted by up to 4 pixels), "flip"."""
+    test_on: str = "test"
+    """The split that clients are tested on; "validation" for choosing settings, where a data set has one."""
+    text: TextSettings = Field(default_factory=TextSettings)
+    """The encoder of a text model; a model of pictures has none."""
     partition: PartitionSettings = Field(default_factory=lambda: PartitionSettings(kind="class", classes_per_client=2))
     """How samples are dealt to clients."""
 
 
 Pixels = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Normalised inputs and their labels."""
-
-    inputs: Tensor  # (samples, channels, height, width)
-    labels: Tensor  # (samples,)
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,8 @@ class Task:
 
     settings: TaskSettings
     seed: int
-    train: Images
-    test: Images
+    train: Images | Tokens
+    test: Images | Tokens
     partition: Partition
 
     @property
@@ -123,12 +121,13 @@ class Task:
     @cached_property
     def split(self) -> Split:
         """The cut into shared base and private head."""
-        layer = self.settings.split or MODELS[self.settings.model].default_split
+        layer = self.settings.split or default_split(self.settings.model, self.settings.text)
         return split_after(self.new_model("base"), layer)
 
     def new_model(self, *labels: str | int) -> nn.Module:
         """A model initialised from the stream (seed, "weights", labels)."""
-        return build_model(self.settings.model, self.classes, stream_seed(self.seed, "weights", *labels))
+        seed = stream_seed(self.seed, "weights", *labels)
+        return build_model(self.settings.model, self.classes, seed, self.settings.text)
 
     def initial_shared(self, split: Split) -> Tensor:
         """The shared part starts once, the same for every method."""
@@ -153,9 +152,14 @@ class Task:
             yield self.train.batch(chosen, lambda pixels: changed(pixels, self.settings.augment, looks))
 
     @cached_property
+    def majority_labels(self) -> Ints:
+        """Per client: its most frequent training label."""
+        return np.array([np.bincount(self.train.labels[rows]).argmax() for rows in self.partition.train])
+
+    @cached_property
     def majority_guess(self) -> Floats:
         """Per client: accuracy on its test set of always naming its most frequent training label."""
-        guesses = [np.bincount(self.train.labels[rows]).argmax() for rows in self.partition.train]
+        guesses = self.majority_labels
         return np.array(
             [np.mean(self.test.labels[rows] == guess) for rows, guess in zip(self.partition.test, guesses, strict=True)]
         )
@@ -164,17 +168,32 @@ class Task:
 def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None) -> Task:
     """Load the data, deal it to clients, and check that the model can take it."""
     spec = DATASETS[settings.dataset]
-    shape = MODELS[settings.model].input_shape
-    if spec.shape is None or len(spec.shape) != len(shape) or spec.shape[0] != shape[0] or spec.shape[1] > shape[1]:
-        raise SettingsError(
-            f"Model {settings.model!r} takes inputs of shape {shape}, but {settings.dataset!r} has "
-            f"{'texts' if spec.shape is None else spec.shape}. Choose another model or data set."
-        )
-    train, test = (_images(settings.dataset, split, shape, data_root) for split in ("train", "test"))
+    train, test = (_inputs(settings, split, data_root) for split in ("train", settings.test_on))
     partition = make_partition(train.labels, test.labels, spec.classes, settings.partition, seed)
     task = Task(settings, seed, train, test, partition)
     _ = task.split  # refuse an unknown layer now, not in the first round
     return task
+
+
+def _inputs(settings: TaskSettings, split: str, root: Path | None) -> Images | Tokens:
+    """One split as the model takes it."""
+    spec, shape = DATASETS[settings.dataset], MODELS[settings.model].input_shape
+    if shape is None and spec.shape is None and settings.augment:
+        raise SettingsError(f"task.augment changes pictures, but {settings.dataset!r} has texts. Leave it out.")
+    if shape is None and spec.shape is None:
+        return load_tokens(settings.dataset, split, settings.text, root)
+    if (
+        shape is None
+        or spec.shape is None
+        or len(spec.shape) != len(shape)
+        or spec.shape[0] != shape[0]
+        or spec.shape[1] > shape[1]
+    ):
+        raise SettingsError(
+            f"Model {settings.model!r} takes {'texts' if shape is None else f'inputs of shape {shape}'}, but "
+            f"{settings.dataset!r} has {'texts' if spec.shape is None else spec.shape}. Choose another of the two."
+        )
+    return _images(settings.dataset, split, shape, root)
 
 
 def _images(name: str, split: str, shape: tuple[int, ...], root: Path | None) -> Images:

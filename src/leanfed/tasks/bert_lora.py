@@ -1,0 +1,115 @@
+"""An encoder of the BERT family whose weights are frozen, with low-rank adapters (Hu et al. 2021) and a classifier."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from leanfed.errors import SettingsError, nearest
+from leanfed.tasks.encoder import load_encoder, nlp
+from leanfed.tasks.text import IDS, MASK, SEGMENTS, TextSettings
+
+GROUP = 4  # samples of like length that go through the encoder together: little padding, and still fast products
+PAIR_NORM = 4.0  # of a pair's features, so that one learning rate serves classifier and adapters
+LAYER = re.compile(r"(.*\blayers?\.)(\d+)\.")  # where the layers of an encoder are numbered
+
+
+class BertLora(nn.Module):
+    """[adapters of early layers | adapters of late layers, classifier]; all else is frozen and shared by every copy."""
+
+    def __init__(self, classes: int, settings: TextSettings) -> None:
+        super().__init__()
+        frozen = load_encoder(settings.encoder)
+        # The modules are copied, the weights are not: a copy for every client costs its adapters alone.
+        self.encoder: Any = copy.deepcopy(frozen, {id(p): p for p in frozen.parameters()})
+        _adapt(self.encoder, settings)
+        self.pooling = settings.pooling
+        self._takes_segments = getattr(self.encoder.config, "type_vocab_size", 0) > 1
+        width = self.encoder.config.hidden_size * (2 if settings.pooling == "pair" else 1)
+        self.classifier = nn.Linear(width, classes)
+        nn.init.normal_(self.classifier.weight, std=0.02)  # as BERT initialises it
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, 3, length) planes of ids, mask and segments -> (batch, classes)."""
+        lengths = tokens[:, MASK].sum(1)
+        order = torch.argsort(lengths, stable=True)
+        groups = [self._features(tokens[rows, :, : int(lengths[rows].max())]) for rows in order.split(GROUP)]
+        logits: Tensor = self.classifier(torch.cat(groups)[torch.argsort(order)])
+        return logits
+
+    def _features(self, tokens: Tensor) -> Tensor:
+        """What the classifier sees of some samples of like length."""
+        segments = {"token_type_ids": tokens[:, SEGMENTS]} if self._takes_segments else {}
+        answer = self.encoder(input_ids=tokens[:, IDS], attention_mask=tokens[:, MASK], **segments)
+        hidden: Tensor = answer.last_hidden_state
+        if self.pooling == "cls":
+            pooled: Tensor | None = getattr(answer, "pooler_output", None)
+            return hidden[:, 0] if pooled is None else pooled
+        if self.pooling == "mean":
+            return _mean(hidden, tokens[:, MASK])
+        second = tokens[:, SEGMENTS]
+        u, v = (_mean(hidden, plane) for plane in (tokens[:, MASK] - second, second))
+        return pair_features(u, v)
+
+
+def pair_features(u: Tensor, v: Tensor) -> Tensor:
+    """|u - v| and u v of two texts, each normalised to mean 0 and variance 1, brought to a norm of about PAIR_NORM."""
+    u, v = (functional.layer_norm(text, text.shape[-1:]) for text in (u, v))
+    return torch.cat([(u - v).abs(), u * v], dim=1) * (PAIR_NORM / (2 * u.shape[1]) ** 0.5)
+
+
+def _mean(hidden: Tensor, chosen: Tensor) -> Tensor:
+    """The mean over the chosen tokens."""
+    weights = chosen.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1)
+
+
+def _adapt(encoder: Any, settings: TextSettings) -> None:
+    """Put adapters into the encoder; only they can be trained."""
+    peft = nlp("peft")
+    for part in encoder.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = settings.dropout
+        elif isinstance(getattr(part, "dropout_prob", None), float):
+            part.dropout_prob = settings.dropout
+    targets = settings.targets or default_targets(encoder.config.model_type)
+    names = {name.rpartition(".")[2] for name, part in encoder.named_modules() if isinstance(part, nn.Linear)}
+    if unknown := [target for target in targets if target.rpartition(".")[2] not in names]:
+        raise SettingsError(f"The encoder has no layer {unknown[0]!r} to adapt: {nearest(unknown[0], names)}")
+    adapters = peft.LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.scale * settings.rank,
+        lora_dropout=settings.dropout,
+        target_modules=list(targets),
+    )
+    peft.inject_adapter_in_model(adapters, encoder)
+
+
+def default_targets(family: str) -> tuple[str, ...]:
+    """The queries and values of attention, by the names that a family of encoders gives them."""
+    known = nlp("peft.utils.constants").TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    found = {"distilbert": ["q_lin", "v_lin"], **known}.get(family)
+    if found is None:
+        raise SettingsError(f"task.text.targets must name the layers to adapt in an encoder of the family {family!r}.")
+    return tuple(found)
+
+
+def lora_split(settings: TextSettings) -> str:
+    """The last layer of the base: the last third of the layers is private, four of twelve as in the paper."""
+    names = [name for name, _ in load_encoder(settings.encoder).named_parameters()]
+    numbered = [found for name in names if (found := LAYER.match(name))]
+    if not numbered:
+        raise SettingsError(f"The layers of {settings.encoder!r} are not numbered. Set task.split to the base's last.")
+    layers = 1 + max(int(found[2]) for found in numbered)
+    private = round(layers / 3) if settings.private_layers is None else settings.private_layers
+    if private >= layers:
+        raise SettingsError(
+            f"task.text.private_layers = {private} leaves no layer of {layers} to share. Choose at most {layers - 1}."
+        )
+    return f"encoder.{numbered[0][1]}{layers - private - 1}"

