@@ -35,6 +35,10 @@ app = typer.Typer(
 )
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines, and nothing else.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets; else LEANFED_DATA.")]
+Import = Annotated[
+    list[Path] | None,
+    typer.Option("--import", help="Run this Python file first; it registers your own models or data. May be repeated."),
+]
 Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the seed of the settings.")]
 
 
@@ -96,6 +100,7 @@ def run(
     ] = None,
     seed: Seed = None,
     data_dir: DataDir = None,
+    imports: Import = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would run, how long and how big; train nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -105,6 +110,7 @@ def run(
     """
     from leanfed.experiments.build import run as run_settings
 
+    _import_all(imports)
     settings, text = _read_settings(config, change or [], seed)
     if dry_run:
         from leanfed.experiments.estimate import estimate
@@ -124,6 +130,7 @@ def run(
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     data_dir: DataDir = None,
+    imports: Import = None,
     as_json: Json = False,
 ) -> None:
     """Go on with a run after any stop, bit for bit as if it had not stopped.
@@ -133,6 +140,7 @@ def resume(
     from leanfed.experiments.build import resume as resume_run
     from leanfed.results import RunFolder
 
+    _import_all(imports)
     settings = RunFolder(folder).read_settings()
     with round_progress(settings["name"], settings["rounds"], folder, quiet=as_json) as listen:
         done = resume_run(folder, data_dir=data_dir, listen=listen)
@@ -393,6 +401,15 @@ def _exit_code(statuses: Sequence[str]) -> int:
     if {"solved", "step_limit"} & set(statuses):
         return 0
     return 3 if "infeasible" in statuses else 1
+
+
+def _import_all(files: Sequence[Path] | None) -> None:
+    """Run the user's own files, if any are named."""
+    if files:
+        from leanfed.tasks.own import import_file
+
+        for file in files:
+            import_file(file)
 
 
 def _read_settings(config: Path, changes: Sequence[str], seed: int | None) -> tuple[Settings, str | None]:

@@ -66,7 +66,7 @@ def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[i
 
 def _no_images(settings: Settings) -> Images:
     spec = DATASETS[settings.task.dataset]
-    shape = (0, *MODELS[settings.task.model].input_shape)
+    shape = (0, *(MODELS[settings.task.model].input_shape or ()))  # nothing is looked at, of pictures or of texts
     mean, deviation = (torch.tensor(values).reshape(-1, 1, 1) for values in (spec.mean, spec.deviation))
     return Images(np.zeros(shape, dtype=np.uint8), np.zeros(0, dtype=np.int64), mean, deviation)
 

@@ -60,7 +60,7 @@ class BertLora(nn.Module):
 
 def pair_features(u: Tensor, v: Tensor) -> Tensor:
     """|u - v| and u v of two texts, each normalised to mean 0 and variance 1, brought to a norm of about PAIR_NORM."""
-    u, v = (functional.layer_norm(text, text.shape[-1:]) for text in (u, v))
+    u, v = (functional.layer_norm(text, list(text.shape[-1:])) for text in (u, v))
     return torch.cat([(u - v).abs(), u * v], dim=1) * (PAIR_NORM / (2 * u.shape[1]) ** 0.5)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,41 +16,16 @@ import numpy.typing as npt
 
 from leanfed.errors import DataError, StorageError
 from leanfed.files import explained, make_folder, read_json, sha256_of, write_json
-from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
+from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource
+from leanfed.tasks.datasets import Samples as Samples
 from leanfed.tasks.hub import data_root, locate
 
 if TYPE_CHECKING:
     import polars
+    from PIL import Image
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 FORMAT = 1  # raised when the layout of a cached split changes
-
-
-@dataclass(frozen=True)
-class Samples:
-    """One split of a data set: inputs as the file has them, undamaged and in the file's order."""
-
-    inputs: npt.NDArray[np.uint8]  # images (n, channels, height, width), or all texts as one run of UTF-8
-    labels: npt.NDArray[np.int64]  # (n,)
-    ends: npt.NDArray[np.int64] | None = None  # texts: (n, columns), where each text ends in `inputs`
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def texts(self, row: int) -> tuple[str, ...]:
-        """The text columns of one sample."""
-        if self.ends is None:
-            raise DataError("This data set holds images, not texts.")
-        edges = self.ends.reshape(-1)
-        first = row * self.ends.shape[1]
-        starts = [edges[i - 1] if i else 0 for i in range(first, first + self.ends.shape[1])]
-        return tuple(bytes(self.inputs[a:b]).decode() for a, b in zip(starts, edges[first:], strict=False))
-
-    def digest(self) -> str:
-        """SHA-256 of the decoded content: the same for every encoding of the same samples."""
-        content = hashlib.sha256(np.ascontiguousarray(self.inputs).data)
-        content.update(np.ascontiguousarray(self.labels).data)
-        return content.hexdigest()
 
 
 def cache_root() -> Path:
@@ -72,8 +45,16 @@ def load_samples(name: str, split: str, root: Path | None = None) -> Samples:
         with explained(file, "read"):
             key = sha256_of(file)
         return _cached(name, split, key, lambda: decode_parquet(file, spec))
+    if isinstance(spec.source, LocalSource):
+        return local_samples(name, split, spec.source)
     load = spec.source.load
     return _cached(name, split, f"{spec.source.package}-{version(spec.source.package)}", lambda: Samples(*load(split)))
+
+
+def local_samples(name: str, split: str, source: LocalSource) -> Samples:
+    """One split of a user's own files."""
+    with explained(Path(source.where), "read"):
+        return _cached(name, split, source.key(split), lambda: source.load(split))
 
 
 def decode_parquet(file: Path, spec: DatasetSpec) -> Samples:
@@ -92,21 +73,15 @@ def decode_parquet(file: Path, spec: DatasetSpec) -> Samples:
         raise DataError(f"{file} must hold labels from 0 to {spec.classes - 1} in {spec.label!r}. Fetch it again.")
     if spec.shape is not None:
         return Samples(_decode_images(table[spec.columns[0]], spec.shape, file), labels)
-    return _join_texts(table.select(spec.columns), labels)
+    return join_texts(table.select(spec.columns), labels)
 
 
 def _decode_images(column: polars.Series, shape: tuple[int, ...], file: Path) -> npt.NDArray[np.uint8]:
     """Encoded pictures to (n, channels, height, width)."""
-    from PIL import Image, UnidentifiedImageError
-
     channels, height, width = shape
     pixels = np.empty((len(column), height, width, channels), dtype=np.uint8)
-    mode = "L" if channels == 1 else "RGB"
     for row, encoded in enumerate(column.struct.field("bytes")):
-        try:
-            picture = np.asarray(Image.open(io.BytesIO(encoded)).convert(mode))
-        except (UnidentifiedImageError, OSError, TypeError) as error:
-            raise DataError(f"Row {row} of {file} is not a readable picture ({error}). Fetch it again.") from error
+        picture = np.asarray(open_picture(encoded, channels, f"Row {row} of {file}"))
         if picture.shape[:2] != (height, width):
             raise DataError(
                 f"Row {row} of {file} is {picture.shape[1]}x{picture.shape[0]} pixels, not {width}x{height}."
@@ -115,7 +90,17 @@ def _decode_images(column: polars.Series, shape: tuple[int, ...], file: Path) ->
     return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
 
-def _join_texts(table: polars.DataFrame, labels: npt.NDArray[np.int64]) -> Samples:
+def open_picture(encoded: bytes, channels: int, name: str) -> Image.Image:
+    """A picture from its file's bytes, grey or in colour."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return Image.open(io.BytesIO(encoded)).convert("L" if channels == 1 else "RGB")
+    except (UnidentifiedImageError, OSError, TypeError) as error:
+        raise DataError(f"{name} is not a readable picture ({error}). Replace it.") from error
+
+
+def join_texts(table: polars.DataFrame, labels: npt.NDArray[np.int64]) -> Samples:
     """Text columns to one run of UTF-8 bytes and the ends of each text in it."""
     encoded = [text.encode() for row in table.iter_rows() for text in row]
     ends = np.cumsum([len(text) for text in encoded], dtype=np.int64).reshape(len(labels), -1)
@@ -151,7 +136,11 @@ def cached_arrays(name: str, make: Callable[[], Arrays]) -> Arrays:
 
 def _parts(samples: Samples) -> Arrays:
     """The arrays of a split by name."""
-    parts = {"inputs": samples.inputs, "labels": samples.labels, "ends": samples.ends}
+    parts: dict[str, npt.NDArray[Any] | None] = {
+        "inputs": samples.inputs,
+        "labels": samples.labels,
+        "ends": samples.ends,
+    }
     return {name: array for name, array in parts.items() if array is not None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,9 +10,37 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from leanfed.errors import DataError
 from leanfed.registry import Registry
 
 Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One split of a data set: inputs as the file has them, undamaged and in the file's order."""
+
+    inputs: npt.NDArray[np.uint8]  # images (n, channels, height, width), or all texts as one run of UTF-8
+    labels: npt.NDArray[np.int64]  # (n,)
+    ends: npt.NDArray[np.int64] | None = None  # texts: (n, columns), where each text ends in `inputs`
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def texts(self, row: int) -> tuple[str, ...]:
+        """The text columns of one sample."""
+        if self.ends is None:
+            raise DataError("This data set holds images, not texts.")
+        edges = self.ends.reshape(-1)
+        first = row * self.ends.shape[1]
+        starts = [edges[i - 1] if i else 0 for i in range(first, first + self.ends.shape[1])]
+        return tuple(bytes(self.inputs[a:b]).decode() for a, b in zip(starts, edges[first:], strict=False))
+
+    def digest(self) -> str:
+        """SHA-256 of the decoded content: the same for every encoding of the same samples."""
+        content = hashlib.sha256(np.ascontiguousarray(self.inputs).data)
+        content.update(np.ascontiguousarray(self.labels).data)
+        return content.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -35,10 +64,19 @@ class EmbeddedSource:
 
 
 @dataclass(frozen=True)
+class LocalSource:
+    """A user's own files; what is decoded of them is cached under a key of their content."""
+
+    where: str
+    load: Callable[[str], Samples]
+    key: Callable[[str], str]
+
+
+@dataclass(frozen=True)
 class DatasetSpec:
     """All that the loader must know of a data set."""
 
-    source: HubSource | EmbeddedSource
+    source: HubSource | EmbeddedSource | LocalSource
     columns: tuple[str, ...]  # one image column, or the text columns
     classes: int
     rows: Mapping[str, int]  # split -> number of samples of the full set

@@ -22,7 +22,9 @@ from leanfed.experiments.paper.protocol import (
 
 DRAWN: Mapping[str, Changes] = {**OPT, **EQUAL}
 FINAL, END_LOSS, SHARED_LOSS = "final accuracy", "final loss", "loss when the quickest run ends"
+END_F1 = "final pooled F1"
 OWN_PACE = "seconds to 95 % of its own final accuracy"
+SHOWN = {"f1": "F1"}
 Value = tuple[Labels, int, float | None]
 
 
@@ -30,7 +32,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
     """The entry of a study's loss or accuracy figure."""
     letters = "abcdefgh"
     return Entry(
-        title=f"{quantity.capitalize()} against latency on {study.dataset}",
+        title=f"{SHOWN.get(quantity, quantity.capitalize())} against latency on {study.dataset}",
         claims=tuple(claims),
         jobs=lambda scale: study.jobs(DRAWN, scale),
         measure=lambda outcomes, scale: measure_curves(study, quantity, outcomes, scale),
@@ -38,7 +40,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
             rows=("method",),
             columns=("partition",),
             block="quantity",
-            y_label=f"test {quantity}",
+            y_label=f"test {quantity}" if quantity not in SHOWN else f"pooled {SHOWN[quantity]}",
             panels=tuple(f"({letter}) {name}" for letter, name in zip(letters, study.partitions, strict=False)),
         ),
         **about,
@@ -74,6 +76,9 @@ def _numbers(
     values: list[Value] = []
     for outcome in group:
         labels, curve = outcome.job.labels, curve_of(outcome)
+        if quantity == "f1":
+            values.append((with_quantity(labels, END_F1), seed, curve.f1[-1]))
+            continue
         if quantity == "loss":
             values.append((with_quantity(labels, END_LOSS), seed, curve.loss[-1]))
             early = at_time(curve.spent["latency_s"], curve.loss, moment)

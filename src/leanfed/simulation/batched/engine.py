@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional
 
 from leanfed.algorithms.base import Algorithm, ServerState, Upload
+from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.simulation.batched.chunk import Chunk, ChunkOutcome, Tools
 from leanfed.simulation.batched.lenet import ChunkModel, Weights
@@ -55,6 +56,9 @@ class BatchedEngine(Engine):
 
     def __init__(self, world: World, *, compiled: bool = True, threads: int | None = None) -> None:
         self.name = "batched" if compiled else "batched-torch"
+        train, test = world.task.train, world.task.test
+        if not isinstance(train, Images) or not isinstance(test, Images):
+            raise SettingsError("The batched engine computes with pictures only. Choose engine 'auto' or 'streamed'.")
         self.world = world
         self.model = world.new_model()
         self.threads = threads or torch.get_num_threads()
@@ -65,8 +69,8 @@ class BatchedEngine(Engine):
         self._tools: queue.SimpleQueue[Tools] = queue.SimpleQueue()
         self._testers: queue.SimpleQueue[Tools] = queue.SimpleQueue()
         for _ in range(self.threads):
-            self._tools.put(self._new_tools(world.task.train, world.training.batch_size))
-            self._testers.put(self._new_tools(world.task.test, TEST_PIECE))
+            self._tools.put(self._new_tools(train, world.training.batch_size))
+            self._testers.put(self._new_tools(test, TEST_PIECE))
 
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
         """One exchange between server and clients."""
