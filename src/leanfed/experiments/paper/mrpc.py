@@ -8,13 +8,14 @@ from leanfed.experiments.paper.protocol import Study
 
 ABOUT = {
     "settings": "joint_mrpc.toml; baselines with algorithm.name and allocation.rule = own",
-    "reduced": "a 6-layer encoder 384 wide instead of BERT-Base, 10 clients on 1 MHz instead of 100 on 10 MHz, one seed, "
-    "20 rounds of 8 steps on batches of 8 instead of 100 rounds of one step on 32: what a core finishes in an hour or two",
+    "reduced": "a 6-layer encoder 384 wide instead of BERT-Base; 10 clients on 1 MHz instead of 100 on 10; 20 rounds "
+    "of 8 steps on batches of 8 instead of 100 rounds of one step on 32; one seed",
+    "pending": "its 18 runs, some 13 minutes of a quiet core each, have not been carried out yet",
 }
 STUDY = Study(
     dataset="MRPC",
     partitions={f"alpha {a}": ("joint_mrpc", (f"task.partition.alpha={a}",)) for a in ("1", "2")},
-    targets=dict.fromkeys(("alpha 1", "alpha 2"), (0.7, 0.75)),
+    targets={"alpha 1": (0.78, 0.8), "alpha 2": (0.74, 0.76)},  # above the majority guess: 0.77 and 0.73
     quick=("rounds=2", "evaluation.every=2"),
 )
 ENTRIES.add(
