@@ -24,9 +24,7 @@ class BertLora(nn.Module):
 
     def __init__(self, classes: int, settings: TextSettings) -> None:
         super().__init__()
-        frozen = load_encoder(settings.encoder)
-        # The modules are copied, the weights are not: a copy for every client costs its adapters alone.
-        self.encoder: Any = copy.deepcopy(frozen, {id(p): p for p in frozen.parameters()})
+        self.encoder = _sharing_weights(load_encoder(settings.encoder))
         _adapt(self.encoder, settings)
         self.pooling = settings.pooling
         self._takes_segments = getattr(self.encoder.config, "type_vocab_size", 0) > 1
@@ -39,7 +37,8 @@ class BertLora(nn.Module):
         """(batch, 3, length) planes of ids, mask and segments -> (batch, classes)."""
         lengths = tokens[:, MASK].sum(1)
         order = torch.argsort(lengths, stable=True)
-        groups = [self._features(tokens[rows, :, : int(lengths[rows].max())]) for rows in order.split(GROUP)]
+        alike = [order[place : place + GROUP] for place in range(0, len(order), GROUP)]
+        groups = [self._features(tokens[rows, :, : int(lengths[rows].max())]) for rows in alike]
         logits: Tensor = self.classifier(torch.cat(groups)[torch.argsort(order)])
         return logits
 
@@ -58,16 +57,23 @@ class BertLora(nn.Module):
         return pair_features(u, v)
 
 
+def _sharing_weights(model: nn.Module) -> Any:
+    """A copy of the modules but not of their weights: one for every client costs its adapters alone."""
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
 def pair_features(u: Tensor, v: Tensor) -> Tensor:
     """|u - v| and u v of two texts, each normalised to mean 0 and variance 1, brought to a norm of about PAIR_NORM."""
     u, v = (functional.layer_norm(text, list(text.shape[-1:])) for text in (u, v))
-    return torch.cat([(u - v).abs(), u * v], dim=1) * (PAIR_NORM / (2 * u.shape[1]) ** 0.5)
+    norm: float = (2 * u.shape[1]) ** 0.5
+    return torch.cat([(u - v).abs(), u * v], dim=1) * (PAIR_NORM / norm)
 
 
 def _mean(hidden: Tensor, chosen: Tensor) -> Tensor:
     """The mean over the chosen tokens."""
     weights = chosen.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1)
+    mean: Tensor = (hidden * weights).sum(1) / weights.sum(1).clamp_min(1)
+    return mean
 
 
 def _adapt(encoder: Any, settings: TextSettings) -> None:
