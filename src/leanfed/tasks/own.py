@@ -119,9 +119,10 @@ def add_parquet(
     columns = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     files = {"train": Path(file), **({} if test is None else {"test": Path(test)})}
     tables = {split: _read(path, (*columns, label)) for split, path in files.items()}
-    classes = sorted({value for table in tables.values() for value in table[label]})
-    if len(classes) < 2 or None in classes:
-        raise DataError(f"Column {label!r} of {file} must hold at least two classes and no gaps, but has {classes}.")
+    given = {value for table in tables.values() for value in table[label]}
+    classes = sorted(given - {None})
+    if len(classes) < 2 or None in given:
+        raise DataError(f"Column {label!r} of {file} must hold at least two classes and no gaps, but has {given}.")
     labels = {split: _numbers(table[label].to_list(), classes) for split, table in tables.items()}
     rows = {split: np.arange(len(found)) for split, found in labels.items()}
     if test is None:
