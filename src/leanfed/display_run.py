@@ -35,6 +35,8 @@ RESULTS = (  # label, key of the summary, unit, what one unit is
     ("accuracy", "accuracy", "", 1.0),
     ("worst decile", "worst_decile", "", 1.0),
     ("majority guess", "majority_guess", "", 1.0),
+    ("pooled F1", "f1", "", 1.0),
+    ("F1 of the majority guess", "majority_f1", "", 1.0),
     ("loss", "loss", "", 1.0),
     ("simulated time", "latency_s", "s", 1.0),
     ("energy", "energy_j", "J", 1.0),
