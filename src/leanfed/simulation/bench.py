@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from leanfed.algorithms.base import Training
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.errors import SettingsError
 from leanfed.simulation.choose import choose_engine, warm
 from leanfed.simulation.clients import PRIVATE, ClientStore
 from leanfed.simulation.engine import Engine
@@ -126,7 +127,7 @@ def best_times(contestants: dict[str, Callable[[], object]], repeats: int) -> tu
 
 def bench_world(clients: int, model: str, batch: int) -> World:
     """Any number of clients over the embedded digits, or over noise for colour models; they may share samples."""
-    digits = MODELS[model].input_shape[0] == 1
+    digits = picture_shape(model)[0] == 1
     task = build_task(TaskSettings(model=model), seed=0) if digits else noise(model)
     return World(
         replace(task, partition=shared_samples(task, clients, max(batch, SAMPLES_PER_CLIENT))),
@@ -136,9 +137,17 @@ def bench_world(clients: int, model: str, batch: int) -> World:
     )
 
 
+def picture_shape(model: str) -> tuple[int, ...]:
+    """What a model of pictures takes; models of texts have no bench."""
+    shape = MODELS[model].input_shape
+    if shape is None:
+        raise SettingsError(f"Model {model!r} takes texts, but the bench has pictures only. Choose another.")
+    return shape
+
+
 def noise(model: str) -> Task:
     """Random pictures of a model's size: how fast it is does not depend on what it sees."""
-    rng, shape, settings = stream(0, "noise"), MODELS[model].input_shape, TaskSettings(dataset="cifar10", model=model)
+    rng, shape, settings = stream(0, "noise"), picture_shape(model), TaskSettings(dataset="cifar10", model=model)
     pixels, labels = rng.integers(0, 256, (256, *shape), dtype=np.uint8), rng.integers(0, 10, 256)
     pictures = Images(pixels, labels, torch.full((shape[0], 1, 1), 0.5), torch.full((shape[0], 1, 1), 0.25))
     return Task(settings, 0, pictures, pictures, Partition((), ()))
