@@ -54,7 +54,8 @@ def test_the_demo_ends_with_a_table_a_picture_and_its_folder(leanfed: Leanfed, t
         assert done.returncode == 0, done.stderr
         assert f"picture: {folder}/accuracy.png" in done.stdout
         assert (tmp_path / folder / "accuracy.png").is_file()
-        assert {p.name for p in (tmp_path / folder).iterdir()} == {"accuracy.png", "fedavg", "fedper", "flpdsp"}
+        made = {"accuracy.png", "report.html", "fedavg", "fedper", "flpdsp"}
+        assert {p.name for p in (tmp_path / folder).iterdir()} == made
 
 
 @pytest.mark.parametrize(

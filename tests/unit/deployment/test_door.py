@@ -9,6 +9,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -64,8 +65,14 @@ class Scene:
     def bundle(self, name: str = "edge-0") -> Bundle:
         return Bundle.open(self.fleet.bundle(name))
 
-    def refusals(self) -> list[str]:
-        return [row["why"] for row in self.fleet.audit.read() if row["event"] == "refused"]
+    def refusals(self, expected: int = 0) -> list[str]:
+        """Why strangers were refused; a line may be written a moment after they noticed."""
+        deadline = time.monotonic() + 30
+        while True:
+            found = [row["why"] for row in self.fleet.audit.read() if row["event"] == "refused"]
+            if len(found) >= expected or time.monotonic() > deadline:
+                return found
+            time.sleep(0.05)
 
 
 def _stand_in(fleet: Fleet, superlink: SuperLink) -> ThreadingHTTPServer:
@@ -269,7 +276,7 @@ def test_plain_text_and_noise_are_refused(scene: Scene) -> None:
                     pass
             except ConnectionResetError:
                 pass
-    first, second, third = scene.refusals()
+    first, second, third = scene.refusals(3)
     assert first == third == "plain text, not TLS"
     assert second.startswith("TLS handshake failed")
     assert scene.ask(PULL, scene.signed())[0] == 200  # unharmed
@@ -281,14 +288,14 @@ def test_noise_inside_tls_is_refused(scene: Scene) -> None:
     with socket.create_connection((host, int(port)), 20) as raw, context.wrap_socket(raw, server_hostname=host) as tls:
         tls.sendall(bytes(range(256)) * 10)
         assert tls.recv(100) == b""
-    assert scene.refusals() == ["not HTTP"]
+    assert scene.refusals(1) == ["not HTTP"]
 
 
 def test_a_client_that_trusts_another_authority_goes_away(scene: Scene, tmp_path: Path) -> None:
     other = keys.make_fleet(tmp_path / "other")
     with pytest.raises(ssl.SSLCertVerificationError):
         scene.ask(PULL, scene.signed(), trust=other.ca / "ca.crt")
-    assert scene.refusals() == ["the client refused our certificate: it trusts another authority"]
+    assert scene.refusals(1) == ["the client refused our certificate: it trusts another authority"]
 
 
 def test_joining_and_leaving_are_written_down(scene: Scene) -> None:
