@@ -50,7 +50,7 @@ def test_names_stand_for_places() -> None:
         told["clients"]["name"][entry["client"]] for entry in told["plan"]["excluded"]
     ]
     assert told["excluded"][0]["name"] == "node 0"  # the slowest CPU
-    assert "deadline_s 0.3 s is below" in told["excluded"][0]["why"]
+    assert "a deadline of 0.3 s is below" in told["excluded"][0]["why"]
     assert told["start"]["bandwidth_hz"] == 5e5
 
 

@@ -87,7 +87,7 @@
   /** A logarithmic axis whose every label is a whole number's worth: 1, 2, 5 within few decades, else the decades. */
   function logAxis(values) {
     const known = values.filter((value) => value !== null && value > 0), low = Math.floor(Math.log10(Math.min(...known))), high = Math.ceil(Math.log10(Math.max(...known)));
-    const digits = high - low > 3 ? [1] : [1, 2, 5], ticks = [];
+    const digits = high - low > 3 ? [1] : high - low > 1 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7], ticks = [];
     for (let power = low; power <= high; power += 1) for (const digit of digits) ticks.push(Number((digit * 10 ** power).toPrecision(3)));
     return { type: "log", tickmode: "array", tickvals: ticks, ticktext: ticks.map((tick) => lf.number(tick)) };
   }
