@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
-MOST_MARKERS = 30  # on a curve; more would hide the line
+MOST_MARKERS = 15  # on a curve; more would hide the line
 
 
 @dataclass(frozen=True)
