@@ -117,7 +117,8 @@ def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
         for x, y in zip(line.x, line.y, strict=True)
     ]
     write_table(folder / "curves.parquet", pl.DataFrame(points))
-    wanted = [name for name in entry.form.panels if any(line.panel == name for line in lines)]
+    wanted = dict.fromkeys([*entry.form.panels, *(line.panel for line in lines)])
+    wanted = {name: None for name in wanted if any(line.panel == name for line in lines)}
     panels = [
         Panel(
             [Curve(ln.label, ln.x, ln.y, ln.colour, ln.dash) for ln in lines if ln.panel == name],

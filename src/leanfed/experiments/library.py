@@ -2,7 +2,8 @@
 
 The key of a run is its resolved settings without what changes nothing (its name, threads, checkpoints) and without what
 only says where it ends or is looked at (rounds, evaluation, the accuracy at which it stops). A run goes on after a stop
-bit for bit, so a longer run of the same key holds every shorter one.
+bit for bit, so a longer run of the same key holds every shorter one; where plans look ahead to the end of the run, the
+number of rounds is part of the key.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def learning_key(settings: Settings) -> str | None:
 
 def _content(values: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in values.items() if name not in ENDS}
-    return {**kept, "allocation": _felt(values["allocation"]), "run": {"engine": values["run"]["engine"]}}
+    allocation = _felt(values["allocation"])
+    horizon = values["rounds"] if _looks_ahead(allocation) else None
+    return {**kept, "allocation": allocation, "run": {"engine": values["run"]["engine"]}, "horizon": horizon}
 
 
 def _felt(allocation: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,17 +56,29 @@ def _felt(allocation: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in allocation.items() if allocation["rule"] == "joint" or k in OWN}
 
 
+def _looks_ahead(allocation: Mapping[str, Any]) -> bool:
+    """Whether plans depend on how many rounds there will be: then a longer run is another run."""
+    return bool(allocation.get("settle")) or allocation.get("energy_total_j") is not None
+
+
 def _digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def kept_settings(folder: RunFolder) -> Settings | None:
-    """The settings of a run folder as today's defaults complete them; nothing where they are no longer understood."""
+    """The settings of a run folder as today's defaults complete them; nothing where they are no longer understood.
+
+    The fast form is ours and grows: a run of it that was made before a setting existed did not follow it, so its
+    settings are not completed.
+    """
     try:
         values = folder.read_settings()
-        return Settings.from_values({**values, "allocation": _felt(values["allocation"])}, str(folder.settings))
+        felt = _felt(values["allocation"])
+        found = Settings.from_values({**values, "allocation": felt}, str(folder.settings))
     except (LeanfedError, KeyError):
         return None
+    is_fast = felt["rule"] == "joint" and felt["form"] == "fast"
+    return None if is_fast and felt.keys() != _felt(found.resolved()["allocation"]).keys() else found
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import leanfed.experiments.paper  # noqa: F401  (fills the catalogue)
+from leanfed.errors import LeanfedError
 from leanfed.experiments.catalogue import ENTRIES, Entry, Job, Measured, Outcome, Scale
 from leanfed.experiments.estimate import estimate
 from leanfed.experiments.evidence import write_evidence
@@ -127,7 +128,10 @@ def _seconds(left: Sequence[Settings], request: Request) -> float:
     for settings in left:
         kind = (settings.task.dataset, settings.task.model, settings.evaluation.every)
         if kind not in rates:
-            tried = estimate(settings, None if request.data_dir is None else str(request.data_dir))
+            try:
+                tried = estimate(settings, None if request.data_dir is None else str(request.data_dir))
+            except LeanfedError:  # it will be told when the run itself fails
+                continue
             rates[kind] = tried["estimated_seconds"] / settings.rounds
         total += rates[kind] * settings.rounds
     return total

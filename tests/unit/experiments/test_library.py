@@ -15,7 +15,7 @@ from leanfed.files import read_json, write_json
 TINY: dict[str, Any] = {
     "name": "tiny",
     "rounds": 6,
-    "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": 3}},
+    "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": 5}},
     "algorithm": {"name": "fedper"},
     "evaluation": {"every": 2},
     "run": {"threads": 1, "checkpoint_every": 6},
@@ -59,6 +59,27 @@ def test_the_key_is_what_can_change_the_rounds(changes: dict[str, Any], same: bo
 def test_a_joint_plan_feels_its_form() -> None:
     forms = [{"algorithm": {"name": "flpdsp"}, "allocation": {"rule": "joint", "form": f}} for f in ("safe", "plain")]
     assert len({content_key(tiny(**form)) for form in forms}) == 2
+
+
+@pytest.mark.parametrize(
+    ("allocation", "same"),
+    [({"form": "safe"}, True), ({"form": "fast", "settle": 0}, True), ({"form": "fast"}, False)],
+    ids=str,
+)
+def test_rounds_count_where_plans_look_ahead(allocation: dict[str, Any], same: bool) -> None:
+    joint = {"algorithm": {"name": "flpdsp"}, "allocation": {"rule": "joint", **allocation}}
+    assert (content_key(tiny(**joint, rounds=6)) == content_key(tiny(**joint, rounds=9))) is same
+
+
+@pytest.mark.parametrize(("form", "found"), [("safe", True), ("fast", False)])
+def test_a_fast_run_from_before_a_setting_existed_is_another_run(tmp_path: Path, form: str, found: bool) -> None:
+    settings = tiny(algorithm={"name": "flpdsp"}, allocation={"rule": "joint", "form": form}, rounds=2)
+    package.run(settings, tmp_path / "run")
+    assert RunLibrary(tmp_path).find(settings) is not None
+    kept = read_json(tmp_path / "run" / "settings.json")
+    del kept["allocation"]["settle"]
+    write_json(tmp_path / "run" / "settings.json", kept)
+    assert (RunLibrary(tmp_path).find(settings) is not None) is found
 
 
 def test_the_digest_of_a_job_knows_where_it_ends() -> None:
@@ -112,7 +133,7 @@ def test_a_stopped_run_is_the_beginning_of_the_whole_one(runs: Path, tmp_path: P
     assert cut.rounds.equals(stopped.rounds)
     assert RunLibrary(tmp_path).find(tiny()) is None
     assert package.run(asked).rounds.equals(stopped.rounds)  # in memory too
-    assert package.resume(tmp_path / "stopped").summary == stopped.summary
+    assert package.resume(tmp_path / "stopped").rounds.equals(stopped.rounds)
 
 
 def test_what_is_not_finished_or_not_understood_is_passed_over(runs: Path, tmp_path: Path) -> None:

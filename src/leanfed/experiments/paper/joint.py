@@ -47,7 +47,7 @@ PARTS: Mapping[str, Changes] = {
     "fast with heads discarded": (*FAST, "algorithm.name=flpdsp", "algorithm.prune.head_memory=discard"),
     "fast without floor": (*FAST, "allocation.within_rounds=0"),
     SETTLED: (*FAST, "allocation.settle=0.0"),
-    "fast with any k": (*FAST, "allocation.k_max=1.0"),
+    "fast with any k": (*FAST, "allocation.k_max=1.0", "allocation.settle_k_max=1.0"),
     "FLPDSP-OPT safe": SAFE,
     "safe with r_min 0.5": (*SAFE, "allocation.r_min=0.5"),
     YARDSTICK: METHODS[YARDSTICK],
