@@ -15,7 +15,7 @@ from typing import Any, Literal, final
 
 Labels = Mapping[str, str]
 Values = Mapping[int, float | None]
-SHOWN = 8  # parts of a claim that are told one by one
+SHOWN, REASONS = 8, 3  # parts of a claim that are told one by one, and reasons of those that fail
 Outcome = Literal["holds", "fails", "not judged"]
 
 
@@ -102,9 +102,9 @@ class Ratio(Rule):
         if not seeds:
             return NOT_MEASURED
         if any(a[seed] is None for seed in seeds):
-            return Verdict("fails", "not reached", reason=f"{told(self.a)} is not reached")
+            return Verdict("fails", "not reached", reason="not reached")
         if any(b[seed] is None for seed in seeds):
-            return Verdict("not judged", "no yardstick", reason=f"{told(self.b)} is not reached")
+            return Verdict("not judged", "no yardstick", reason="the yardstick is not reached")
         ratios = [float(a[seed] or 0.0) / float(b[seed] or math.nan) for seed in seeds]
         mean = sum(ratios) / len(ratios)
         holds = self.at_least <= mean <= self.at_most
@@ -140,7 +140,7 @@ class Less(Rule):
         ours = f"{average(x for x, _ in pairs)} against {average(y for _, y in pairs)}"
         wrong = [seed for seed, (x, y) in zip(seeds, pairs, strict=True) if not x < y + self.slack]
         differences = [x - y for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
-        return Verdict.of(not wrong, ours, differences, f"not for {told(self.a)} against {told(self.b)}: {ours}")
+        return Verdict.of(not wrong, ours, differences, f"{compared(self.a, self.b)}: {ours}")
 
     def says(self) -> str:
         """The rule in words."""
@@ -228,10 +228,10 @@ class Every(Rule):
             return NOT_MEASURED
         held = sum(part.outcome == "holds" for part in judged)
         told_all = ": " + "; ".join(part.ours for part in parts) if len(parts) <= SHOWN else ""
-        reasons = [part.reason for part in judged if part.outcome == "fails"]
-        more = f"; and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
+        reasons = list(dict.fromkeys(part.reason for part in judged if part.outcome == "fails"))
+        more = f"; and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
         return Verdict.of(
-            held == len(judged), f"{held} of {len(judged)}{told_all}", reason="; ".join(reasons[:SHOWN]) + more
+            held == len(judged), f"{held} of {len(judged)}{told_all}", reason="; ".join(reasons[:REASONS]) + more
         )
 
     def says(self) -> str:
@@ -249,6 +249,17 @@ def told(labels: Labels) -> str:
     return ", ".join(labels.values())
 
 
+def compared(a: Labels, b: Labels) -> str:
+    """Two sets of labels as a phrase that says what they share once.
+
+    >>> compared({"method": "x", "partition": "p"}, {"method": "y", "partition": "p"})
+    'p, x against y'
+    """
+    shared = [value for name, value in a.items() if b.get(name) == value]
+    own, other = ([v for name, v in one.items() if a.get(name) != b.get(name)] for one in (a, b))
+    return ", ".join([*shared, f"{', '.join(own)} against {', '.join(other)}"])
+
+
 def spread(values: Sequence[float]) -> str:
     """Mean and range over seeds.
 
@@ -262,10 +273,17 @@ def spread(values: Sequence[float]) -> str:
 
 
 def average(values: Iterable[float]) -> str:
-    """The mean in four digits, or that it is not reached."""
+    """The mean in four digits, of the seeds that reached it.
+
+    >>> average([2.0, 3.0]), average([2.0, math.inf]), average([math.inf])
+    ('2.5', '2 in 1 of 2 seeds', 'not reached')
+    """
     listed = list(values)
-    mean = sum(listed) / len(listed)
-    return f"{mean:.4g}" if math.isfinite(mean) else "not reached"
+    reached = [value for value in listed if math.isfinite(value)]
+    if not reached:
+        return "not reached"
+    mean = f"{sum(reached) / len(reached):.4g}"
+    return mean if len(reached) == len(listed) else f"{mean} in {len(reached)} of {len(listed)} seeds"
 
 
 def _cost(value: float | None) -> float:

@@ -33,8 +33,8 @@ def book() -> Book:
         (Less(A, B), "holds", "2.5 against 4"),
         (Less(A, C), "fails", "2.5 against 2.5"),  # lower in seed 0, higher in seed 1
         (Less(A, C, slack=1.1), "holds", "2.5 against 2.5"),
-        (Less(A, NEVER), "fails", "2.5 against not reached"),  # seed 0 is later
-        (Less(NEVER, B), "fails", "not reached against 4"),
+        (Less(A, NEVER), "fails", "2.5 against 1 in 1 of 2 seeds"),  # seed 0 is later
+        (Less(NEVER, B), "fails", "1 in 1 of 2 seeds against 4"),
         (Bound(A, above=2.4), "holds", "2.5"),
         (Bound(A, above=2.5), "fails", "2.5"),
         (Bound(A, below=2.4), "fails", "2.5"),
@@ -58,9 +58,10 @@ def test_a_rule_judges_as_by_hand(book: Book, rule: Rule, outcome: str, ours: st
 
 
 def test_the_parts_of_a_large_claim_are_counted_not_listed(book: Book) -> None:
-    verdict = Every((Less(A, B),) * 10 + (Less(B, A),) * 10).judge(book)
-    assert verdict.ours == "10 of 20"
-    assert verdict.reason.endswith("and 2 more")
+    wrong = tuple(Bound(A, above=bound) for bound in (3.0, 4.0, 5.0, 6.0, 7.0))
+    verdict = Every((Less(A, B),) * 10 + wrong).judge(book)
+    assert verdict.ours == "10 of 15"
+    assert verdict.reason.endswith("; a is 2.5, not above 5; and 2 more")
 
 
 def test_only_seeds_that_both_have_are_compared() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Job, Line, Measured, Outcome, Scale
 from leanfed.experiments.compare import ComparedRun
 from leanfed.experiments.judging import Bound, Every, Labels, Less, Trend
-from leanfed.experiments.paper.protocol import EQUAL, MNIST, OPT, OWN, QUICK_NOTE, Changes, at_time, curve_of
+from leanfed.experiments.paper.protocol import EQUAL, MNIST, OPT, OWN, Changes, at_time, curve_of
 
 ALONE = "FLPDSP k=1 r=1"
 K_RATES, R_RATES = (0.01, 0.1, 0.5), (0.1, 0.3, 0.6)
@@ -188,7 +188,7 @@ ENTRIES.add(
         jobs=_jobs,
         measure=_measure,
         form=Form(rows=("method",), columns=("quantity",), block="panel", panels=tuple(PANELS)),
-        settings=f"configs/joint_alpha01.toml; fixed rates on equal shares and without error feedback; {QUICK_NOTE}",
+        settings="configs/joint_alpha01.toml; fixed rates on equal shares and without error feedback",
         reduced="one seed; the paper does not list its rates",
     ),
 )

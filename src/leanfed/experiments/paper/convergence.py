@@ -9,7 +9,7 @@ import polars as pl
 
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Line, Measured, Outcome, Scale
 from leanfed.experiments.judging import Every, Labels, Less
-from leanfed.experiments.paper.protocol import MNIST, OWN, QUICK_NOTE, Changes, with_quantity
+from leanfed.experiments.paper.protocol import MNIST, OWN, Changes, with_quantity
 from leanfed.theory.bound import theorem1
 from leanfed.theory.recorded import constants_so_far
 
@@ -91,7 +91,7 @@ ENTRIES.add(
             panels=tuple(RATES),
             y_log=True,
         ),
-        settings=f"configs/joint_alpha01.toml with fixed k and r and {', '.join(SETTINGS)}; {QUICK_NOTE}",
+        settings=f"configs/joint_alpha01.toml with fixed k and r and {', '.join(SETTINGS)}",
         reduced="one seed; 8 clients are measured every 10 rounds on 256 of their samples; L1 and L2 are slopes met",
     ),
 )

@@ -12,7 +12,6 @@ from leanfed.experiments.paper.protocol import (
     METHODS,
     MNIST,
     OPT,
-    QUICK_NOTE,
     YARDSTICK,
     Changes,
     curve_of,
@@ -47,7 +46,7 @@ PARTS: Mapping[str, Changes] = {
     "fast with heads discarded": (*FAST, "algorithm.name=flpdsp", "algorithm.prune.head_memory=discard"),
     "fast without floor": (*FAST, "allocation.within_rounds=0"),
     SETTLED: (*FAST, "allocation.settle=0.0"),
-    "fast with any k": (*FAST, "allocation.k_max=1.0", "allocation.settle_k_max=1.0"),
+    "fast with any k": (*FAST, "allocation.k_max=1.0"),
     "FLPDSP-OPT safe": SAFE,
     "safe with r_min 0.5": (*SAFE, "allocation.r_min=0.5"),
     YARDSTICK: METHODS[YARDSTICK],
@@ -102,7 +101,7 @@ def entry(
         seeds=seeds,
         settings=(
             "configs/joint_class2.toml and joint_alpha01.toml; ratios are told for 80 % and 90 % on Class-2, then on "
-            f"alpha 0.1; {QUICK_NOTE}"
+            "alpha 0.1"
         ),
         reduced=reduced,
     )

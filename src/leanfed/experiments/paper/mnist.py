@@ -16,7 +16,7 @@ from leanfed.experiments.paper.figures import (
     in_order,
     soonest_in_every_panel,
 )
-from leanfed.experiments.paper.protocol import EQUAL, MNIST, QUICK_NOTE, SPLIT
+from leanfed.experiments.paper.protocol import EQUAL, MNIST, SPLIT
 
 PAIRS = (("Class-4", "Class-2"), ("alpha 0.5", "alpha 0.1"))
 PROTOCOL = (
@@ -150,7 +150,7 @@ ENTRIES.add(
             *_grows("safe"),
         ],
         place="Table: communication and computation costs for MNIST",
-        settings=f"{PROTOCOL}; runs stop once 90 % is reached; {QUICK_NOTE}",
+        settings=f"{PROTOCOL}; runs stop once 90 % is reached",
     ),
 )
 
@@ -224,7 +224,7 @@ ENTRIES.add(
             ),
         ],
         place="Figure: test accuracy vs. latency on MNIST",
-        settings=f"{PROTOCOL}; baselines on equal shares; {QUICK_NOTE}",
+        settings=f"{PROTOCOL}; baselines on equal shares",
         reduced="one seed",
     ),
 )
@@ -265,7 +265,7 @@ ENTRIES.add(
             ),
         ],
         place="Figure: loss vs. latency on MNIST",
-        settings=f"{PROTOCOL}; baselines on equal shares; {QUICK_NOTE}",
+        settings=f"{PROTOCOL}; baselines on equal shares",
         reduced="one seed",
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Job, Measured, Outcome, Scale
 from leanfed.experiments.judging import Labels, Trend, key_of
-from leanfed.experiments.paper.protocol import OWN, QUICK_NOTE, Study, curve_of
+from leanfed.experiments.paper.protocol import OWN, Study, curve_of
 
 ALPHAS = ("0.1", "0.3", "0.5", "0.7", "1", "2")
 SPLITS = {"conv1": 0.0025, "conv2": 0.0417, "conv3": 0.8215, "fc1": 0.9862}  # last layer of the base -> its share of d
@@ -90,7 +90,7 @@ ENTRIES.add(
         measure=_measure,
         published=_published(),
         form=Form(rows=("partition",), columns=("split",), block="quantity"),
-        settings=f"configs/joint_alpha01.toml, FedPer (k = r = 1) on equal shares, {ROUNDS} rounds; {QUICK_NOTE}",
+        settings=f"configs/joint_alpha01.toml, FedPer (k = r = 1) on equal shares, {ROUNDS} rounds",
         reduced=f"one seed, {ROUNDS} rounds (the paper does not say how many; its accuracies need more)",
     ),
 )

@@ -128,4 +128,3 @@ MNIST: Final = Study(
     # A fifth of the clients on a fifth of the band, on the embedded digits.
     quick=("task.dataset=mnist-5k", "task.partition.clients=20", "radio.fleet.bandwidth_hz=2e6", "rounds=60"),
 )
-QUICK_NOTE: Final = "quick: 5,000 embedded digits, 20 clients on 2 MHz, 60 rounds, one seed"
