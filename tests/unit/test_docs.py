@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import leanfed.experiments.paper  # noqa: F401  (fills the catalogue)
+from leanfed.experiments.catalogue import ENTRIES, Measured
+from leanfed.experiments.evidence import claims_of
+from leanfed.experiments.judging import key_of
+from leanfed.experiments.page import page_text, read_results, readme_table
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "leanfed"
 README = (ROOT / "README.md").read_text()
@@ -65,18 +71,28 @@ def test_links_inside_the_repository_lead_somewhere(file: Path) -> None:
 
 
 def test_the_ratios_of_the_readme_are_the_committed_results() -> None:
-    rows = json.loads((ROOT / "results/joint/summary.json").read_text())["rows"]
-    table = re.search(r"<!-- joint -->\n(.*?)\n\n", README, re.DOTALL)[1].splitlines()[2:]
-    shown = {cells[1].strip(): cells[2:6] for cells in (line.split("|") for line in table)}
-    for row in (row for row in rows if row["group"] == "main"):
-        first = {"alpha01": 0, "class2": 2}[row["partition"]]
-        for cell, target in zip(shown[row["method"]][first : first + 2], ("0.8", "0.9"), strict=True):
-            ratios = row[f"ratio_to_{target}"]
-            if None in ratios:
-                assert cell.strip().startswith("not reached")
-            else:
-                assert float(cell.split()[0]) == pytest.approx(sum(ratios) / len(ratios), abs=0.006)
-                assert cell.strip().endswith(f"{len(ratios)})")
+    results = read_results(ROOT / "results/mnist-cost")
+    assert results is not None
+    assert re.search(r"<!-- joint -->\n(.*?)\n\n", README, re.DOTALL)[1] == readme_table(results)
+
+
+def test_the_results_page_is_made_from_the_committed_results() -> None:
+    assert (ROOT / "RESULTS.md").read_text() == page_text(ROOT / "results", ROOT)
+
+
+@pytest.mark.parametrize("name", list(ENTRIES))
+def test_committed_results_are_full_and_judged_by_todays_rules(name: str) -> None:
+    results, entry = read_results(ROOT / "results" / name), ENTRIES[name]
+    assert results is not None, f"results/{name} is missing: leanfed reproduce {name}"
+    assert results["version"] == "full"
+    values = [
+        (number["labels"], seed, value)
+        for number in results["numbers"]
+        for seed, value in zip(number["seeds"], number["ours"], strict=True)
+    ]
+    assert claims_of(entry, entry.book(Measured(values))) == results["claims"]
+    for number in results["numbers"]:
+        assert number["published"] == entry.published.get(key_of(number["labels"]))
 
 
 def test_the_engines_ratios_in_the_readme_are_the_committed_measurement() -> None:

@@ -30,7 +30,7 @@ class Request:
     out: Path = Path("results")
     seeds: int | None = None
     quick: bool = False
-    train: bool = True  # False: judge on the runs that are finished
+    train: bool = True  # False: judge on the runs that are finished, or that can be charged from them
     processes: int | None = None
     data_dir: Path | None = None
 
@@ -95,10 +95,10 @@ def _run_missing(jobs: Sequence[Job], library: RunLibrary, request: Request, wat
     failures: list[str] = []
     tried: set[str] = set()
     processes = request.processes or len(os.sched_getaffinity(0))
-    while request.train:
+    while True:
         wanted = [one for one in missing(jobs, library) if not library.charge(one, request.data_dir)]
         left = _one_of_each_learning(one for one in wanted if job_digest(one) not in tried)
-        if not left:
+        if not left or not request.train:
             break
         tried |= {job_digest(settings) for settings in left}
         watch.begin(len(left), sum(settings.rounds for settings in left), _seconds(left, request) / processes)
