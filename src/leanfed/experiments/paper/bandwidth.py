@@ -9,7 +9,7 @@ from leanfed.allocation.plan import plan
 from leanfed.allocation.source import problem_of_fleet
 from leanfed.allocation.what_if import summary_of
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
-from leanfed.experiments.judging import Labels, Trend, key_of
+from leanfed.experiments.judging import Bound, Labels, Trend, key_of
 from leanfed.wireless.fleet import FleetSettings, SampledFleet
 
 BANDS: dict[str, float | tuple[float, float]] = {
@@ -76,6 +76,12 @@ ENTRIES.add(
                     f"mean r rises with bandwidth ({name})",
                     "0.82, 0.91, 0.96 (its text says that pruning matters more at a large bandwidth)",
                     _rising(name, "mean_r"),
+                ),
+                Claim(
+                    f"bandwidth still binds at 30 MHz: mean k stays below 0.95 ({name})",
+                    "0.86",
+                    Bound(cell("30 MHz", name, "mean_k"), below=0.95),
+                    "constants under which 10 MHz gives the paper's k leave slack at three times the band",
                 ),
                 Claim(
                     f"mean k under 20~40 MHz is below that under 10~50 MHz and under 30 MHz ({name})",
