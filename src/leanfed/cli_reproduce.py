@@ -36,6 +36,9 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where results go, in a folder per entry.")] = Path("results"),
     processes: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one for each core.")] = None,
     train: Annotated[bool, typer.Option(help="--no-train: judge on the runs that are finished.")] = True,
+    judge_only: Annotated[
+        bool, typer.Option("--judge-only", help="Judge the numbers in the results files anew.")
+    ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets; else LEANFED_DATA.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
 ) -> None:
@@ -45,7 +48,7 @@ def reproduce(
 
     Example: leanfed reproduce mnist-cost --seeds 3
     """
-    from leanfed.experiments.reproduce import Request, listed
+    from leanfed.experiments.reproduce import Request, judge_again_all, listed
     from leanfed.experiments.reproduce import reproduce as carry_out
 
     if show_list:
@@ -53,7 +56,7 @@ def reproduce(
         return
     request = Request(names or (), runs, out, seeds, quick, train, processes, data_dir)
     with _progress(quiet=as_json) as watch:
-        written = carry_out(request, watch)
+        written = judge_again_all(request) if judge_only else carry_out(request, watch)
     if as_json:
         typer.echo(json.dumps({"page": str(request.page), "entries": written}))
     else:

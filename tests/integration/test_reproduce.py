@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -109,6 +110,22 @@ def test_finished_runs_are_not_run_again(leanfed: Leanfed, tiny: str, tmp_path: 
     nothing = json.loads(leanfed("reproduce", tiny, "--quick", "--no-train", "--runs", "none", "--json").stdout)
     assert nothing["entries"][0]["runs_missing"] == 2
     assert nothing["entries"][0]["claims"][0]["verdict"] == "not judged"
+
+
+def test_results_are_judged_again_without_runs(leanfed: Leanfed, tiny: str, tmp_path: Path) -> None:
+    leanfed("reproduce", tiny, "--quick", "--processes", "1")
+    file = tmp_path / "results" / "quick" / tiny / "results.json"
+    before = file.read_text()
+    leanfed("reproduce", tiny, "--quick", "--judge-only")
+    assert file.read_text() == before
+    ENTRIES.remove(tiny)
+    ENTRIES.add(
+        tiny, replace(TINY, claims=(Claim("the reverse", "no", Less(cell("fedper"), cell("fedavg"), slack=-1)),))
+    )
+    leanfed("reproduce", tiny, "--quick", "--judge-only")
+    after = json.loads(file.read_text())
+    assert [claim["verdict"] for claim in after["claims"]] == ["fails"]
+    assert after["numbers"] == json.loads(before)["numbers"]
 
 
 def test_a_reproduction_that_is_killed_goes_on(tiny: str, tmp_path: Path) -> None:

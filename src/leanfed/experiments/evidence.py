@@ -14,11 +14,12 @@ from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.charts.tables import Block, latex
 from leanfed.experiments.catalogue import Entry, Line, Measured
 from leanfed.experiments.judging import Book, Number, plain
-from leanfed.files import make_folder, write_text
+from leanfed.files import make_folder, read_json, write_text
 from leanfed.results import write_table
 
 FORMAT = 1
 RESULTS = "results.json"
+ABOUT = ("version", "seeds", "runs", "runs_missing", "failures", "core_minutes")  # what a reproduction took
 
 
 def write_evidence(
@@ -54,6 +55,23 @@ def write_evidence(
         write_text(folder / "table.tex", latex(blocks, caption=entry.title, label=f"tab:leanfed-{name}", notes=notes))
     write_text(folder / RESULTS, dumped(results))
     return results
+
+
+def judge_again(folder: Path, entry: Entry) -> dict[str, Any]:
+    """Today's claims and published numbers on the measured numbers of a results file; figures stay as they are."""
+    before = read_json(folder / RESULTS)
+    return write_evidence(folder, before["name"], entry, measured_of(before), about={k: before[k] for k in ABOUT})
+
+
+def measured_of(results: dict[str, Any]) -> Measured:
+    """The measured numbers of a results file."""
+    return Measured(
+        [
+            (number["labels"], seed, value)
+            for number in results["numbers"]
+            for seed, value in zip(number["seeds"], number["ours"], strict=True)
+        ]
+    )
 
 
 def claims_of(entry: Entry, book: Book) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import leanfed.experiments.paper  # noqa: F401  (fills the catalogue)
 from leanfed.errors import LeanfedError
 from leanfed.experiments.catalogue import ENTRIES, Entry, Job, Measured, Outcome, Scale
 from leanfed.experiments.estimate import estimate
-from leanfed.experiments.evidence import write_evidence
+from leanfed.experiments.evidence import judge_again, write_evidence
 from leanfed.experiments.library import RunLibrary, content_key, job_digest, learning_key
 from leanfed.experiments.page import read_results, write_page
 from leanfed.experiments.settings import Settings
@@ -71,6 +71,14 @@ def reproduce(request: Request, watch: Watch = SILENT) -> list[dict[str, Any]]:
     written = []
     for name, (entry, scale) in entries.items():
         written.append(_judge(name, entry, scale, jobs[name], library, request, failures))
+    write_page(request.folder, request.page)
+    return written
+
+
+def judge_again_all(request: Request) -> list[dict[str, Any]]:
+    """Judge the numbers of the results files that are there by today's claims; no run is needed."""
+    there = [(name, e) for name, (e, _) in request.entries().items() if read_results(request.folder / name)]
+    written = [judge_again(request.folder / name, entry) for name, entry in there]
     write_page(request.folder, request.page)
     return written
 
