@@ -84,7 +84,8 @@ def readme_table(results: dict[str, Any]) -> str:
                 paper = cells.setdefault("the paper's FLPDSP-OPT", {})
                 paper[labels["partition"], labels["target"]] = f"{number['published']:.2f}"
     columns = list(next(iter(cells.values())))
-    rows = [[method, *(row.get(column, "-") for column in columns)] for method, row in cells.items()]
+    ours_first = sorted(cells.items(), key=lambda item: "FLPDSP-OPT" not in item[0])
+    rows = [[method, *(row.get(column, "-") for column in columns)] for method, row in ours_first]
     return markdown(Block("", ["method, bandwidth", *(f"{p}: {t}" for p, t in columns)], rows))
 
 

@@ -41,6 +41,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
             columns=("partition",),
             block="quantity",
             y_label=f"test {quantity}" if quantity not in SHOWN else f"pooled {SHOWN[quantity]}",
+            y_log=quantity == "loss",  # FedMask begins five times higher than the others
             panels=tuple(f"({letter}) {name}" for letter, name in zip(letters, study.partitions, strict=False)),
         ),
         **about,
