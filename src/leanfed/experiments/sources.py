@@ -60,7 +60,6 @@ OURS: Final[dict[str, tuple[Any, str]]] = {
     "allocation.r_min": (0.5, "assumed"),
     "allocation.within_rounds": (10, "estimated"),
     "allocation.settle": (1 / 3, "estimated"),
-    "allocation.settle_k_max": (0.2, "estimated"),
 }
 
 
