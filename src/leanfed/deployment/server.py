@@ -270,6 +270,8 @@ class FleetServer:
 
     def _finish(self, progress: Progress, checkpoints: Checkpoints) -> None:
         """Test the last model on every client that is there, then write the final files."""
+        assert self.held is not None
+        self.held.due = True
         for _ in range(self.config.attempts):
             self._greet(self.config.deadline_s)
             self._collect()
@@ -279,7 +281,6 @@ class FleetServer:
         else:
             raise NoQuorumError("Nobody answered the last test. Bring nodes back, then resume the run.")
         self._complete_held()
-        assert self.held is not None
         tables = self.held.frames()
         if progress.round > 1:
             earlier = checkpoints.tables()

@@ -125,6 +125,15 @@ def _die_when(trial: Trial, *, round_number: int) -> None:
     trial.grid.pull_messages = dying  # type: ignore[method-assign]
 
 
+def test_a_run_ends_at_the_accuracy_it_is_after(tmp_path: Path) -> None:
+    run = {"engine": "reference", "threads": 1, "stop_at_accuracy": 0.01}
+    trial = Trial(settings_of(rounds=9, run=run, evaluation={"every": 2}), tmp_path)
+    trial.play()
+    rounds = trial.table("rounds")
+    assert rounds.height == 3  # tested after the second, heard of with the third
+    assert rounds["accuracy"].is_null().to_list() == [True, False, False]
+
+
 def test_a_resumed_run_needs_its_own_settings(tmp_path: Path) -> None:
     trial = Trial(settings_of(rounds=1), tmp_path)
     trial.play()
