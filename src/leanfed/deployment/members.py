@@ -44,6 +44,7 @@ class Members:
 
     by_client: dict[int, Member] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)  # nodes that got the question
+    greeted: set[int] = field(default_factory=set)  # nodes that answered it, since the server was started
 
     def __iter__(self) -> Iterator[Member]:
         return iter(sorted(self.by_client.values(), key=lambda member: member.client))
@@ -65,6 +66,7 @@ class Members:
             member.offences, member.set_aside = known.offences, known.set_aside
             member.upload_bit_per_s, member.upload_share = known.upload_bit_per_s, known.upload_share
         self.by_client[hello.client] = member
+        self.greeted.add(node)
         return member
 
     def to_json(self) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ class FleetServer:
 
     def _present(self) -> int:
         """Clients whose node has said hello in this run of the server."""
-        return sum(member.node in self.inbox.members.asked for member in self.inbox.members)
+        return sum(member.node in self.inbox.members.greeted for member in self.inbox.members)
 
     def _greet(self, ttl_s: float) -> None:
         """Ask nodes that are new here who they are; their answers are taken whenever they come."""
@@ -115,7 +115,7 @@ class FleetServer:
 
     def _available(self) -> list[int]:
         """Clients that can be given an order now."""
-        ready = (self.post.online() & self.inbox.members.asked) - self.post.busy()
+        ready = (self.post.online() & self.inbox.members.greeted) - self.post.busy()
         return [member.client for member in self.inbox.members if member.node in ready and not member.set_aside]
 
     # Rounds

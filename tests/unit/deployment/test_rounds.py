@@ -108,6 +108,7 @@ def test_a_server_that_dies_goes_on_where_it_ended(tmp_path: Path, killed_after:
     assert trial.losses() == whole["train_loss"].to_list()
     np.testing.assert_allclose(trial.table("rounds")["accuracy"].to_numpy(), whole["accuracy"].to_numpy())
     assert trial.table("rounds")["round"].to_list() == [0, 1, 2, 3]
+    assert trial.audit("no_quorum") == []  # the fleet was waited for, not half of it
 
 
 def _die_when(trial: Trial, *, round_number: int) -> None:
