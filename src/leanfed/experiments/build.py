@@ -296,7 +296,7 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         "loss": last["loss"],
         "worst_decile": last["worst_decile"],
         "majority_guess": last["majority_guess"],
-        "f1": last["f1"],
+        "f1": last.get("f1"),  # rows of older folders have none
         "majority_f1": majority_f1(world.task),
         "best_accuracy": tested["accuracy"].max(),
         "latency_s": float(rounds["latency_s"].sum()),
