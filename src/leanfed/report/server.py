@@ -154,7 +154,10 @@ async def _ask(reply: Callable[[Question], dict[str, Any]], request: Request) ->
         values = json.loads(await request.body())
     except ValueError as error:
         raise InputError(f"The question is not valid JSON: {error}.") from None
-    return JSONResponse(await run_in_threadpool(lambda: reply(Question.of(values))))
+    try:
+        return JSONResponse(await run_in_threadpool(lambda: reply(Question.of(values))))
+    except InputError as error:  # an answer too: browsers report other statuses as faults of the page
+        return JSONResponse({"error": str(error)})
 
 
 def static_file(request: Request) -> Response:

@@ -9,7 +9,7 @@
     const text = await response.text();
     let told;
     try { told = JSON.parse(text); } catch { told = { error: text || `the server answered ${response.status}` }; }
-    if (!response.ok) throw new Error(told.error);
+    if (!response.ok || told.error) throw new Error(told.error);
     return told;
   };
 
