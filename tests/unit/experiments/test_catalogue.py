@@ -42,7 +42,8 @@ def test_every_entry_can_say_what_it_needs(name: str, quick: bool) -> None:
     scale = entry.scale(None, quick)
     assert len(scale.seeds) == (1 if quick else entry.seeds)
     for job in list(entry.jobs(scale))[:40]:
-        assert (job.settings.task.dataset == "mnist-5k") is quick
+        if job.settings.task.dataset.startswith("mnist"):
+            assert (job.settings.task.dataset == "mnist-5k") is quick
         assert ("quick" in job.settings.name) is quick
         assert job_digest(job.settings)
 
@@ -75,7 +76,7 @@ def test_claims_are_judged_on_the_papers_own_numbers_as_the_paper_has_them() -> 
 
 @pytest.mark.parametrize(
     ("name", "holds"),
-    [("partition", [True, True]), ("bandwidth", [True, True, True] * 2), ("parameters", [True, True])],
+    [("partition", [True, True]), ("bandwidth", [True] * 8), ("parameters", [True, True])],
 )
 def test_entries_hold_on_the_papers_own_numbers(name: str, holds: list[bool]) -> None:
     entry: Entry = ENTRIES[name]
