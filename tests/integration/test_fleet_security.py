@@ -216,7 +216,7 @@ def try_an_expired_key_and_an_expired_certificate(site: Site) -> None:
 
     # An impostor with a certificate of ours that has ended: the node does not talk to it, and says why.
     impostor = site.path / "impostor"
-    shutil.copytree(fleet.path, impostor, ignore=shutil.ignore_patterns("state.db*", "flwr", "logs"))
+    shutil.copytree(fleet.path, impostor, ignore=shutil.ignore_patterns("state.db*", "flwr", "logs", "warm"))
     old = Fleet.open(impostor)
     keys.issue_server(old, days=-1)
     port = free_port()

@@ -62,10 +62,12 @@ def test_a_machine_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_with_a_word_on_how_to_go_on(number: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+    before, ctrl_c = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
     with pytest.raises(typer.Exit) as ended, display_run.round_progress("run", 3, Path("runs/a"), quiet=True):
         os.kill(os.getpid(), number)
         signal.sigtimedwait([], 1)  # a moment for the signal to arrive
+    signal.signal(signal.SIGINT, ctrl_c)
     assert ended.value.exit_code == code
     assert "go on with: leanfed resume runs/a" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -28,7 +29,9 @@ def ask(rules: Rules, method: str = "GET", path: str = "/", **options: Any) -> h
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8050") as client:
             return await client.request(method, path, **options)
 
-    return asyncio.run(send())
+    # In a thread of its own: a browser of another test may keep a loop going in this one.
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(lambda: asyncio.run(send())).result()
 
 
 def hello(request: Request) -> PlainTextResponse:

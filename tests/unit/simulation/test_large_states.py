@@ -147,7 +147,7 @@ def test_weights_are_left_out_when_nobody_wants_them(tmp_path: Path) -> None:
     settings = settings_of(rounds=1, run={"keep_weights": False})
     summary = package.run(settings, tmp_path / "run").summary
     assert not (tmp_path / "run/weights.safetensors").exists()
-    assert sorted(summary["sha256"]) == ["clients.parquet", "rounds.parquet"]
+    assert sorted(summary["sha256"]) == ["clients.parquet", "evaluations.parquet", "rounds.parquet"]
 
 
 def test_an_augmented_batch_is_the_same_whenever_it_is_drawn() -> None:
