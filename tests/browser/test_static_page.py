@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, TimeoutError
 
 from leanfed.report.page import build_report
 from tests.browser.conftest import CLIENTS, Open, Watched, watch
@@ -21,9 +21,15 @@ MARKUP = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1<
 
 
 def saved(watched: Watched, figure: str, kind: str) -> bytes:
-    with watched.page.expect_download() as waiting:
-        watched.page.locator(f"#figure-{figure} [data-save='{kind}']").click()
-    return Path(waiting.value.path()).read_bytes()
+    for left in (2, 1, 0):  # a browser on a busy machine may lose a download
+        try:
+            with watched.page.expect_download(timeout=20_000) as waiting:
+                watched.page.locator(f"#figure-{figure} [data-save='{kind}']").click()
+            return Path(waiting.value.path()).read_bytes()
+        except TimeoutError:
+            if not left:
+                raise
+    raise AssertionError("unreachable")
 
 
 def test_every_figure_is_drawn_with_data_in_it(static_page: Path, open_page: Open) -> None:
