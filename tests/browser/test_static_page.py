@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from playwright.sync_api import Browser, TimeoutError
+from playwright.sync_api import Browser
 
 from leanfed.report.page import build_report
 from tests.browser.conftest import CLIENTS, Open, Watched, watch
@@ -21,15 +21,9 @@ MARKUP = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1<
 
 
 def saved(watched: Watched, figure: str, kind: str) -> bytes:
-    for left in (2, 1, 0):  # a browser on a busy machine may lose a download
-        try:
-            with watched.page.expect_download(timeout=20_000) as waiting:
-                watched.page.locator(f"#figure-{figure} [data-save='{kind}']").click()
-            return Path(waiting.value.path()).read_bytes()
-        except TimeoutError:
-            if not left:
-                raise
-    raise AssertionError("unreachable")
+    with watched.page.expect_download() as waiting:
+        watched.page.locator(f"#figure-{figure} [data-save='{kind}']").click()
+    return Path(waiting.value.path()).read_bytes()
 
 
 def test_every_figure_is_drawn_with_data_in_it(static_page: Path, open_page: Open) -> None:
@@ -127,7 +121,10 @@ def test_a_method_can_be_hidden_and_shown(static_page: Path, open_page: Open) ->
 def test_every_figure_can_be_saved_as_picture_and_as_data(static_page: Path, open_page: Open) -> None:
     watched = open_page(static_page)
     watched.draw_all()
-    for figure in sorted(FIGURES):
+    for number, figure in enumerate(sorted(FIGURES), start=1):
+        if number % 4 == 0:  # Chromium drops the eleventh download of a page that asks for them in quick succession
+            watched = open_page(static_page)
+            watched.draw_all()
         rows = list(csv.reader(io.StringIO(saved(watched, figure, "csv").decode())))
         told = json.loads(saved(watched, figure, "json"))
         assert told["columns"] == rows[0]
