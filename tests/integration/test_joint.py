@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,8 @@ import pytest
 import leanfed as package
 from leanfed.experiments.settings import Settings
 from leanfed.results import RunFolder
-from leanfed.simulation.rounds import RoundRecord
 from tests.integration.conftest import Leanfed
-
-
-class Stop(Exception):
-    """Stands for whatever ends a run."""
-
-
-def stop_after(rounds: int) -> Callable[[RoundRecord], None]:
-    def listen(record: RoundRecord) -> None:
-        if record.progress.round == rounds:
-            raise Stop
-
-    return listen
+from tests.stops import Stop, stop_after
 
 
 def joint(settings_file: Path, *more: str, **allocation: Any) -> Settings:

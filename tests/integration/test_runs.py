@@ -22,23 +22,12 @@ from leanfed.files import folder_lock
 from leanfed.results import RunFolder, find_runs
 from leanfed.simulation import checkpoint
 from leanfed.simulation.rounds import RoundRecord
+from tests.stops import Stop, stop_after
 
 
 @pytest.fixture
 def settings(settings_file: Path) -> Settings:
     return Settings.from_toml(settings_file)
-
-
-class Stop(Exception):
-    """Stands for whatever ends a run."""
-
-
-def stop_after(rounds: int) -> object:
-    def listen(record: RoundRecord) -> None:
-        if record.progress.round == rounds:
-            raise Stop
-
-    return listen
 
 
 @pytest.mark.parametrize("stops", [[1], [3], [2, 4, 5], [6]])

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from leanfed.errors import InputError
@@ -22,6 +21,7 @@ from leanfed.files import sha256_of
 from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
 from leanfed.simulation.engine import RoundOutcome, nobody
 from leanfed.simulation.planning import Planner
+from leanfed.simulation.rounds import shares_of
 
 FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what is learned under rates of one's own
 COSTLY = ("wire", "value_bits")  # keys of the radio that can
@@ -83,8 +83,7 @@ def _charged(planner: Planner, clients: pl.DataFrame, rounds: pl.DataFrame) -> t
             coded = None if rows["coded_bits"].null_count() else rows["coded_bits"].to_numpy()
             outcome = RoundOutcome(None, loss, samples, entries, coded)  # type: ignore[arg-type]
         bill = planner.accountant.bill(plan, outcome)
-        share = np.full(rows.height, 1 / max(1, rows.height)) if plan.share is None else plan.share
-        client_parts.append(_replaced(rows, {"share": share, **bill.client_columns()}))
+        client_parts.append(_replaced(rows, {"share": shares_of(plan), **bill.client_columns()}))
         one = rounds.filter(pl.col("round") == number)
         round_parts.append(_replaced(one, {name: [value] for name, value in bill.round_row().items()}))
     return pl.concat(client_parts), pl.concat(round_parts)

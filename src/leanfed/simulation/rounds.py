@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from leanfed.algorithms.base import ServerState
-from leanfed.records import RoundPlan
+from leanfed.records import Floats, RoundPlan
 from leanfed.simulation.clients import ClientStore
 from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import Engine, RoundOutcome, nobody
@@ -121,12 +121,18 @@ def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | 
         "client": clients,
         "k": plan.k,
         "r": plan.r,
-        "share": np.full(len(clients), 1 / max(1, len(clients))) if plan.share is None else plan.share,
+        "share": shares_of(plan),
         "loss": outcome.loss,
         "samples": outcome.samples,
         "entries": outcome.entries,
         "accuracy": tested.accuracy_per_client[clients] if tested else [None] * len(clients),
     }
+
+
+def shares_of(plan: RoundPlan) -> Floats:
+    """Every participant's share of the band; an even one where the plan names none."""
+    count = len(plan.participants)
+    return np.full(count, 1 / max(1, count)) if plan.share is None else plan.share
 
 
 def evaluation_columns(number: int, tested: Evaluation | None) -> dict[str, Any]:

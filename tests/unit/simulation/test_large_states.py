@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tests.stops import Stop, stop_after
 
 import leanfed as package
 from leanfed.algorithms.base import ClientState, ServerState
@@ -17,7 +18,7 @@ from leanfed.files import read_json
 from leanfed.simulation import checkpoint, clients
 from leanfed.simulation.bench import peak_bytes, reset_peak_bytes
 from leanfed.simulation.clients import ClientStore
-from leanfed.simulation.rounds import Progress, RoundRecord
+from leanfed.simulation.rounds import Progress
 from leanfed.simulation.weights import write_weights
 
 MIB = 1 << 20
@@ -81,18 +82,6 @@ def settings_of(**values: object) -> Settings:
             **values,
         }
     )
-
-
-class Stop(Exception):
-    """Stands for whatever ends a run."""
-
-
-def stop_after(rounds: int) -> object:
-    def listen(record: RoundRecord) -> None:
-        if record.progress.round == rounds:
-            raise Stop
-
-    return listen
 
 
 TASKS = [
