@@ -37,7 +37,8 @@ def reproduce(
     processes: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one for each core.")] = None,
     train: Annotated[bool, typer.Option(help="--no-train: judge on the runs that are finished.")] = True,
     judge_only: Annotated[
-        bool, typer.Option("--judge-only", help="Judge the numbers in the results files anew.")
+        bool,
+        typer.Option("--judge-only", help="Judge the numbers in the results files anew, redraw the figures."),
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets; else LEANFED_DATA.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,

@@ -115,9 +115,12 @@ def test_finished_runs_are_not_run_again(leanfed: Leanfed, tiny: str, tmp_path: 
 def test_results_are_judged_again_without_runs(leanfed: Leanfed, tiny: str, tmp_path: Path) -> None:
     leanfed("reproduce", tiny, "--quick", "--processes", "1")
     file = tmp_path / "results" / "quick" / tiny / "results.json"
-    before = file.read_text()
+    drawn = [file.parent / name for name in ("figure.png", "figure.pdf", "curves.parquet")]
+    before, pictures = file.read_text(), [path.read_bytes() for path in drawn]
+    drawn[0].unlink()
     leanfed("reproduce", tiny, "--quick", "--judge-only")
     assert file.read_text() == before
+    assert [path.read_bytes() for path in drawn] == pictures  # drawn anew from the points
     ENTRIES.remove(tiny)
     ENTRIES.add(
         tiny, replace(TINY, claims=(Claim("the reverse", "no", Less(cell("fedper"), cell("fedavg"), slack=-1)),))

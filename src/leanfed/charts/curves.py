@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leanfed.files import make_folder, write_atomically
 
@@ -48,35 +48,43 @@ def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.4 * columns, 3.4 * rows + 0.8), layout="constrained")
+    labels = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
+    shared = any({curve.label for curve in panel.curves} == set(labels) for panel in panels)
+    columns, rows = min(columns, len(panels)), math.ceil(len(panels) / columns)
+    height = 3.4 * rows + 0.8 if shared else 4.2 * rows + 0.3  # in inches
+    figure = Figure(figsize=(4.4 * columns, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    first: dict[str, Axes] = {}  # quantity -> where it is drawn first: the same curves are compared on one axis
     for place, panel in zip(axes, panels, strict=False):
-        _draw(place, panel)
+        if shared and first.setdefault(panel.y_label, place) is not place:
+            place.sharey(first[panel.y_label])
+        _draw(place, panel, labels)
     for place in axes[len(panels) :]:
         place.set_visible(False)
     figure.suptitle(title)
-    _legends(figure, list(axes[: len(panels)]), panels)
+    _legends(figure, list(axes[: len(panels)]), shared=shared)
     make_folder(path.parent)
     # No date in the file: the same curves give the same bytes.
     dated = {"CreationDate": None} if path.suffix == ".pdf" else {}
     write_atomically(path, lambda partial: figure.savefig(partial, format=path.suffix[1:], dpi=150, metadata=dated))
 
 
-def _legends(figure: Figure, axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
-    """One legend below where the panels show the same curves, else one in each."""
-    if len({tuple(curve.label for curve in panel.curves) for panel in panels}) > 1:
+def _legends(figure: Figure, axes: Sequence[Axes], *, shared: bool) -> None:
+    """One legend below all panels, or one below each; never on top of a curve."""
+    look: dict[str, Any] = {"frameon": False, "fontsize": "small"}
+    if not shared:
         for place in axes:
-            place.legend(frameon=False, fontsize="x-small", loc="lower right")
+            place.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, **look)
         return
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    handles, labels = max((place.get_legend_handles_labels() for place in axes), key=lambda found: len(found[1]))
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, **look)
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
-    """One panel: lines with colours that repeat after seven and markers after ten."""
-    for number, curve in enumerate(panel.curves):
+def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
+    """One panel: by its place among all labels a line has a colour, which repeats after seven, and a marker."""
+    for curve in panel.curves:
+        number = labels.index(curve.label)
         axes.plot(
             curve.x,
             curve.y,

@@ -48,8 +48,6 @@ class Line:
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    colour: int | None = None  # position in the palette; None: by order
-    dash: str = "-"
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,12 @@ class Form:
     columns: tuple[str, ...] = ()  # labels that make up a column's head
     block: str = ""  # the label that has a block of rows for each of its values
     page: tuple[str, ...] = ()  # blocks that the results page shows; all where none is named
-    x_label: str = "simulated seconds"
+    x_label: str = "simulated time [s]"
     x_column: str = "seconds"  # its name in curves.parquet
     y_label: str = "test accuracy"
     panels: tuple[str, ...] = ()  # order and captions of the panels
     y_log: bool = False
+    looks: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # label -> colour and dash; else by order
 
 
 @dataclass(frozen=True)

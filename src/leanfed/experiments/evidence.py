@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from leanfed.charts.tables import Block, latex
 from leanfed.experiments.catalogue import Entry, Line, Measured
 from leanfed.experiments.judging import Book, Number, plain
 from leanfed.files import make_folder, read_json, write_text
-from leanfed.results import write_table
+from leanfed.results import read_parquet, write_table
 
 FORMAT = 1
-RESULTS = "results.json"
+RESULTS, CURVES = "results.json", "curves.parquet"
 ABOUT = ("version", "seeds", "runs", "runs_missing", "failures", "core_minutes")  # what a reproduction took
 
 
@@ -58,9 +59,21 @@ def write_evidence(
 
 
 def judge_again(folder: Path, entry: Entry) -> dict[str, Any]:
-    """Today's claims and published numbers on the measured numbers of a results file; figures stay as they are."""
+    """Today's claims and published numbers on the measured numbers of a results file; figures are drawn anew."""
     before = read_json(folder / RESULTS)
-    return write_evidence(folder, before["name"], entry, measured_of(before), about={k: before[k] for k in ABOUT})
+    measured = replace(measured_of(before), lines=lines_of(folder, entry))
+    return write_evidence(folder, before["name"], entry, measured, about={k: before[k] for k in ABOUT})
+
+
+def lines_of(folder: Path, entry: Entry) -> list[Line]:
+    """The curves of a results folder, in the order they were written in."""
+    if not (folder / CURVES).is_file():
+        return []
+    groups = read_parquet(folder / CURVES).group_by("panel", "label", maintain_order=True)
+    return [
+        Line(str(panel), str(label), rows[entry.form.x_column].to_list(), rows["value"].to_list())
+        for (panel, label), rows in groups
+    ]
 
 
 def measured_of(results: dict[str, Any]) -> Measured:
@@ -134,12 +147,16 @@ def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
         for line in lines
         for x, y in zip(line.x, line.y, strict=True)
     ]
-    write_table(folder / "curves.parquet", pl.DataFrame(points))
+    write_table(folder / CURVES, pl.DataFrame(points))
     wanted = dict.fromkeys([*entry.form.panels, *(line.panel for line in lines)])
     wanted = {name: None for name in wanted if any(line.panel == name for line in lines)}
     panels = [
         Panel(
-            [Curve(ln.label, ln.x, ln.y, ln.colour, ln.dash) for ln in lines if ln.panel == name],
+            [
+                Curve(ln.label, ln.x, ln.y, *entry.form.looks.get(ln.label, (None, "-")))
+                for ln in lines
+                if ln.panel == name
+            ],
             entry.form.x_label,
             entry.form.y_label,
             title=name,
@@ -148,7 +165,8 @@ def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
         for name in wanted
     ]
     for ending in ("png", "pdf"):
-        draw_panels(folder / f"figure.{ending}", panels, title=entry.title, columns=2)
+        # Three in a row leave no place empty, as four in two rows do.
+        draw_panels(folder / f"figure.{ending}", panels, title=entry.title, columns=3 if len(panels) == 3 else 2)
 
 
 def layout(numbers: Sequence[dict[str, Any]], form: dict[str, Any]) -> list[Block]:

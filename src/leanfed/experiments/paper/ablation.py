@@ -9,7 +9,7 @@ import numpy as np
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Job, Line, Measured, Outcome, Scale
 from leanfed.experiments.compare import ComparedRun
 from leanfed.experiments.judging import Bound, Every, Labels, Less, Trend
-from leanfed.experiments.paper.protocol import EQUAL, MNIST, OPT, OWN, Changes, at_time, curve_of
+from leanfed.experiments.paper.protocol import EQUAL, LOOKS, MNIST, OPT, OWN, Changes, at_time, curve_of
 
 ALONE = "FLPDSP k=1 r=1"
 K_RATES, R_RATES = (0.01, 0.1, 0.5), (0.1, 0.3, 0.6)
@@ -116,6 +116,14 @@ K_SERIES = (*(rates(k, 1) for k in K_RATES), ALONE)
 R_SERIES = (*(rates(1, r) for r in R_RATES), ALONE)
 TO_90 = "seconds to 90 %"
 
+# A rate has one colour, whether it is k, r or both; FLPDSP at k = r = 1 has that of FedPer, which it is.
+OTHERS = (2, 3, 5)  # colours that no other curve of its panel has
+RATE_LOOKS = {
+    ALONE: LOOKS["FedPer"],
+    **{name: (colour, "-") for series in (K_SERIES, R_SERIES) for name, colour in zip(series, OTHERS, strict=False)},
+    **{rates(k, r): (colour, "-") for (k, r), colour in zip(FIXED, OTHERS, strict=True)},
+}
+
 ENTRIES.add(
     "ablation",
     Entry(
@@ -187,7 +195,13 @@ ENTRIES.add(
         ),
         jobs=_jobs,
         measure=_measure,
-        form=Form(rows=("method",), columns=("quantity",), block="panel", panels=tuple(PANELS)),
+        form=Form(
+            rows=("method",),
+            columns=("quantity",),
+            block="panel",
+            panels=tuple(PANELS),
+            looks={**LOOKS, **RATE_LOOKS},
+        ),
         settings="configs/joint_alpha01.toml; fixed rates on equal shares and without error feedback",
         reduced="one seed; the paper does not list its rates",
     ),

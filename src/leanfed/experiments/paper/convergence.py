@@ -43,8 +43,8 @@ def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         if seed == scale.seeds[0]:
             rounds = (seen["round"] + 1).to_list()
             lines += [
-                Line(labels["method"], "the bound, corrected", rounds, bound.tolist(), 1, "--"),
-                Line(labels["method"], "measured, mean so far", rounds, norm.tolist(), 0),
+                Line(labels["method"], "the bound, corrected", rounds, bound.tolist()),
+                Line(labels["method"], "measured, mean so far", rounds, norm.tolist()),
             ]
     return Measured(values, lines)
 
@@ -90,6 +90,7 @@ ENTRIES.add(
             y_label="squared gradient norm",
             panels=tuple(RATES),
             y_log=True,
+            looks={"the bound, corrected": (1, "--"), "measured, mean so far": (0, "-")},
         ),
         settings=f"configs/joint_alpha01.toml with fixed k and r and {', '.join(SETTINGS)}",
         reduced="one seed; 8 clients are measured every 10 rounds on 256 of their samples; L1 and L2 are slopes met",

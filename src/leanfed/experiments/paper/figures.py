@@ -10,6 +10,7 @@ from leanfed.experiments.compare import ComparedRun
 from leanfed.experiments.judging import Every, Labels, Less, lowest
 from leanfed.experiments.paper.protocol import (
     EQUAL,
+    LOOKS,
     OPT,
     Changes,
     Study,
@@ -43,6 +44,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
             y_label=f"test {quantity}" if quantity not in SHOWN else f"pooled {SHOWN[quantity]}",
             y_log=quantity == "loss",  # FedMask begins five times higher than the others
             panels=tuple(f"({letter}) {name}" for letter, name in zip(letters, study.partitions, strict=False)),
+            looks=LOOKS,
         ),
         **about,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
 from leanfed.experiments.judging import Bound, Every
-from leanfed.experiments.paper.protocol import EQUAL, MNIST, OPT, curve_of, line_of, with_quantity
+from leanfed.experiments.paper.protocol import EQUAL, LOOKS, MNIST, OPT, curve_of, line_of, with_quantity
 
 LITERAL = ("training.learning_rate=0.01", "rounds=100", "evaluation.every=10")
 METHODS = {
@@ -52,7 +52,7 @@ ENTRIES.add(
         ),
         jobs=lambda scale: MNIST.jobs(METHODS, scale, partitions=PARTITIONS),
         measure=_measure,
-        form=Form(rows=("method",), columns=("partition",), block="quantity", panels=PARTITIONS),
+        form=Form(rows=("method",), columns=("partition",), block="quantity", panels=PARTITIONS, looks=LOOKS),
         settings=f"configs/joint_*.toml with {', '.join(LITERAL)}",
         reduced="one seed, evaluated every 10 rounds",
     ),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
 from leanfed.experiments.judging import Bound, Every, Less
 from leanfed.experiments.paper.figures import FINAL, cell
-from leanfed.experiments.paper.protocol import Study, curve_of, line_of, with_quantity
+from leanfed.experiments.paper.protocol import LOOKS, Study, curve_of, line_of, with_quantity
 
 STUDY = Study(
     dataset="CIFAR-10",
@@ -61,7 +61,13 @@ ENTRIES.add(
         ),
         jobs=lambda scale: STUDY.jobs(METHODS, scale),
         measure=_measure,
-        form=Form(rows=("method",), columns=("partition",), block="quantity", panels=tuple(STUDY.partitions)),
+        form=Form(
+            rows=("method",),
+            columns=("partition",),
+            block="quantity",
+            panels=tuple(STUDY.partitions),
+            looks={**LOOKS, "FLPDSP": (0, "-")},
+        ),
         settings="configs/cifar10_class2_small.toml and cifar10_alpha01_small.toml",
         reduced=(
             "the ImageNet stem at 32x32 in place of the 3x3 stem (a fifteenth of the arithmetic), ten of 100 clients a "

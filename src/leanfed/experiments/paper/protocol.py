@@ -36,9 +36,9 @@ SPLIT: Final[Mapping[str, Changes]] = {
     f"{shown}, min-max": (*MIN_MAX, f"algorithm.name={name}") for shown, name in BASELINES.items()
 }
 METHODS: Final[Mapping[str, Changes]] = {**OPT, **EQUAL, **SPLIT}
-LOOKS: Final[Mapping[str, tuple[int, str]]] = {  # method -> colour and dash, the same in every figure
+LOOKS: Final[Mapping[str, tuple[int, str]]] = {  # label -> colour and dash, the same in every figure
     **{name: (0, dash) for name, dash in zip(OPT, ("-", "--", ":"), strict=True)},
-    **{name: (number, "-") for number, name in enumerate(EQUAL, start=1)},
+    **{name: (number, "-") for number, name in enumerate(BASELINES, start=1)},
 }
 
 
@@ -89,10 +89,9 @@ def curve_of(outcome: Outcome) -> ComparedRun:
 
 
 def line_of(outcome: Outcome, values: Sequence[float], panel: str) -> Line:
-    """A curve over simulated seconds, in its method's colour."""
-    method = outcome.job.labels["method"]
-    colour, dash = LOOKS.get(method, (None, "-"))
-    return Line(panel, method.removesuffix(", equal"), curve_of(outcome).spent["latency_s"], values, colour, dash)
+    """A curve over simulated seconds, under its method's name."""
+    label = outcome.job.labels["method"].removesuffix(", equal")
+    return Line(panel, label, curve_of(outcome).spent["latency_s"], values)
 
 
 def at_time(spent: Sequence[float], values: Sequence[float], moment: float) -> float:
