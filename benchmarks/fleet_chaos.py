@@ -71,7 +71,7 @@ def kill_run(fleet: LocalFleet, out: Path) -> None:
     print("kill -9 of the server's run; resumed", flush=True)
     for pid in descendants(fleet.processes["server"].pid):
         with suppress(OSError):
-            if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "flwr-serverapp":
                 os.kill(pid, signal.SIGKILL)
     time.sleep(1.0)
     fleet.resume(out, *KEYS)

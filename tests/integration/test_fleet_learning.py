@@ -7,9 +7,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 import leanfed
 from leanfed.experiments.settings import Settings
+from leanfed.results import RunFolder
 
 pytest.importorskip("flwr")
 
@@ -26,12 +28,18 @@ def test_a_fleet_of_processes_equals_the_simulator(tmp_path: Path) -> None:
         fleet.run(settings, out, "deadline-s=240", "join-s=280")
         wait_for((out / "summary.json").is_file, "the end of the run", 900)
         _check_bytes(fleet, out)
+    for number in range(NODES):  # the question who it is, the rounds, the last test: none by a program of its own
+        log = fleet.fleet / "nodes" / f"edge-{number}" / "logs" / f"edge-{number}-warm.log"
+        assert log.read_text().count("warm: flwr-clientapp") == ROUNDS + 2
+    assert (fleet.fleet / "server/logs/warm.log").read_text().count("warm: flwr-serverapp") == 1
     here = pl.read_parquet(out / "rounds.parquet")
-    there = leanfed.run(Settings.from_toml(settings)).rounds
+    there = leanfed.run(Settings.from_toml(settings), tmp_path / "simulated").rounds
     for name in ("train_loss", "loss", "accuracy"):
         assert here[name].to_list() == pytest.approx(there[name].to_list(), abs=1e-6)
     assert here["participants"].to_list() == [NODES] * ROUNDS
     assert here["refused"].sum() == 0
+    tested = [RunFolder(folder).read_table("evaluations") for folder in (out, tmp_path / "simulated")]
+    assert_frame_equal(*tested, abs_tol=1e-6)
 
 
 def _check_bytes(fleet: LocalFleet, out: Path) -> None:

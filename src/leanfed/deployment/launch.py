@@ -65,11 +65,14 @@ def _start_server(fleet: Fleet, options: ServerOptions, port: int, supervisor: S
     env = commands.environment(private_folder(fleet.server / "flwr"))
     watch = LogWatch(fleet.audit, "SuperLink, loopback")
     supervisor.start("superlink", commands.superlink(fleet, insecure=options.insecure), env, watch)
+    runs = _Warm("warm", private_folder(fleet.server / "warm"), warm.SERVER, wave=1)
+    runs.start(supervisor, env)
     control = connect(fleet, insecure=options.insecure)
     supervisor.wait_for(lambda: _answers(control), what="SuperLink", seconds=START_S)
     if not options.insecure:
         synchronise(control, Roster.load(fleet.registry))
-    supervisor.start("superexec", commands.server_superexec(fleet, insecure=options.insecure), env, wave=1)
+    command = commands.server_superexec(fleet, insecure=options.insecure)
+    supervisor.start("superexec", command, runs.wait(supervisor, env), wave=1)
     if not options.insecure:
         door = commands.door(fleet, host=options.host, port=port, max_upload_mb=options.max_upload_mb)
         supervisor.start("door", door, env, wave=2)
@@ -77,6 +80,26 @@ def _start_server(fleet: Fleet, options: ServerOptions, port: int, supervisor: S
     running = {"pid": os.getpid(), "host": options.host, "port": port, "control_port": fleet.control_port}
     write_json(fleet.running, running | {"insecure": options.insecure})
     return None if options.insecure else control
+
+
+@dataclass(frozen=True)
+class _Warm:
+    """A program of Flower's that is kept in memory."""
+
+    name: str
+    folder: Path
+    program: str
+    wave: int = 0
+
+    def start(self, supervisor: Supervisor, env: Mapping[str, str]) -> None:
+        """Begin to load it."""
+        (self.folder / warm.SOCKET).unlink(missing_ok=True)  # of a process that was killed
+        supervisor.start(self.name, warm.command(self.folder, self.program), env, wave=self.wave)
+
+    def wait(self, supervisor: Supervisor, env: Mapping[str, str]) -> dict[str, str]:
+        """Wait until it is loaded; the environment of the SuperExec that is to start it."""
+        supervisor.wait_for((self.folder / warm.SOCKET).exists, what=self.name, seconds=START_S)
+        return warm.first_in_path(self.folder, self.program, env)
 
 
 class _Roster:
@@ -142,6 +165,7 @@ class _Node:
         self.port = options.port or _free_port()
         self.watch = LogWatch(bundle.audit, "SuperNode, loopback")
         self.number = bundle.path / "flwr" / "node-id"  # kept for the case that we are killed
+        self.warm: _Warm | None = None
 
     def start(self, supervisor: Supervisor) -> None:
         """Check that server and node fit together, then start SuperNode."""
@@ -159,15 +183,16 @@ class _Node:
             insecure=options.insecure,
         )
         supervisor.start(f"{bundle.name}-supernode", command, env, self.watch)
+        if options.warm:
+            self.warm = _Warm(f"{bundle.name}-warm", private_folder(bundle.path / "warm"), warm.CLIENT)
+            self.warm.start(supervisor, env)
 
     def start_executor(self, supervisor: Supervisor) -> None:
-        """Start the SuperExec when SuperNode listens."""
+        """Start the SuperExec when SuperNode listens and what it will start is warm."""
         supervisor.wait_for(lambda: _listens("127.0.0.1", self.port), what="SuperNode", seconds=START_S)
-        env = commands.environment(self.bundle.path / "flwr")
-        if self.options.warm:
-            folder = private_folder(self.bundle.path / "warm")
-            supervisor.start(f"{self.bundle.name}-warm", warm.command(folder), env)
-            env = warm.first_in_path(folder, env)
+        env = commands.QUICK | commands.environment(self.bundle.path / "flwr")
+        if self.warm is not None:
+            env = self.warm.wait(supervisor, env)
         command = commands.node_superexec(self.bundle, port=self.port)
         supervisor.start(f"{self.bundle.name}-superexec", command, env)
 

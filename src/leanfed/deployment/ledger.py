@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from leanfed.records import RoundPlan
 from leanfed.simulation.costs import Accountant
 from leanfed.simulation.engine import RoundOutcome
 from leanfed.simulation.evaluation import Evaluation
-from leanfed.simulation.rounds import client_columns, round_row, typed_frame
+from leanfed.simulation.rounds import client_columns, evaluation_columns, round_row, typed_frame
 
 # Measured beside the model's latency_s, communication_s, computation_s and energy_j:
 #   elapsed_s   from sending orders to the last (round) or this (client) answer
@@ -32,6 +32,7 @@ class Held:
     row: dict[str, Any]
     columns: dict[str, list[Any]]
     due: bool  # whether that test is wanted
+    evaluations: dict[str, list[Any]] = field(default_factory=lambda: _lists(evaluation_columns(0, None)))
 
     def complete(self, tested: Mapping[int, tuple[float, float]], gamma: Mapping[int, float], per_client: bool) -> None:
         """Fill in the test results of those who sent one, gamma renormalised over them."""
@@ -43,6 +44,7 @@ class Held:
         result = Evaluation(accuracy, loss, weights / weights.sum())
         self.row |= {"accuracy": result.accuracy, "loss": result.loss, "worst_decile": result.worst_decile}
         self.row["tested"] = len(clients)
+        self.evaluations = _lists(evaluation_columns(self.row["round"], result, clients))
         if per_client:
             self.columns["accuracy"] = [tested.get(client, (None,))[0] for client in self.columns["client"]]
 
@@ -51,11 +53,12 @@ class Held:
         return {
             "rounds": typed_frame({name: [value] for name, value in self.row.items()}),
             "clients": typed_frame(self.columns),
+            "evaluations": typed_frame(self.evaluations),
         }
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return {"row": self.row, "columns": self.columns, "due": self.due}
+        return asdict(self)
 
 
 def outcome_of(server: ServerState, accepted: Mapping[int, Accepted]) -> RoundOutcome:
@@ -97,8 +100,11 @@ def rows_of(
         "message_bytes": [float(one.message_bytes) for one in answers],
         "measured_j": [one.device.step_j for one in answers],
     }
-    return Held(row, {name: _plain(values) for name, values in columns.items()}, due)
+    return Held(row, _lists(columns), due)
 
 
-def _plain(values: Any) -> list[Any]:
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+def _lists(columns: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Columns as plain values."""
+    return {
+        name: values.tolist() if isinstance(values, np.ndarray) else list(values) for name, values in columns.items()
+    }

@@ -230,7 +230,7 @@ class FleetServer:
             member.last_frame = digest(answer.frame)
         planner.done(number, plan.participants)
         after = Progress(number + 1, server, progress.clients)
-        frames = finished.frames() if finished is not None else {"rounds": pl.DataFrame(), "clients": pl.DataFrame()}
+        frames = finished.frames() if finished is not None else {}
         checkpoints.save(after, frames, self._extra())
         checkpoints.wait()
         self._log(planned, plan, number, elapsed_s)
@@ -284,7 +284,7 @@ class FleetServer:
         tables = self.held.frames()
         if progress.round > 1:
             earlier = checkpoints.tables()
-            tables = {name: pl.concat([earlier[name], rows]) for name, rows in tables.items()}
+            tables = {name: pl.concat([t for t in (earlier[name], rows) if t.width]) for name, rows in tables.items()}
         run = finish_folder(self.settings, self._planner().world, self.folder, tables, progress)
         totals = dict(self.inbox.totals)
         self.inbox.audit.write("finished", round=progress.round, accuracy=run.accuracy, totals=totals)

@@ -53,8 +53,10 @@ def simulate(settings: Settings, out: Path, *, data_dir: Path | None = None, **c
         serve(grid, run_config(values))
 
     def answer(message: Message, context: Context) -> Message:
-        context.run_config = values  # this way of starting Flower has no run-config of its own
-        return client_app(message, context)
+        # This way of starting Flower has no run-config of its own, and a context's may not be changed.
+        return client_app(
+            message, Context(context.run_id, context.node_id, context.node_config, context.state, run_config=values)
+        )
 
     for verb in (client.query(), client.train(), client.evaluate()):
         verb(answer)

@@ -63,7 +63,7 @@ class Supervisor:
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Supervisor]:
         """Within the block signals ask to stop; after it no child is left."""
-        os.umask(0o077)  # whatever the children write is for their owner
+        umask = os.umask(0o077)  # whatever the children write is for their owner
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield self
@@ -73,6 +73,7 @@ class Supervisor:
             self._stop_all()
             for number, handler in before.items():
                 signal.signal(number, handler)
+            os.umask(umask)
 
     def start(
         self,

@@ -1,15 +1,18 @@
-"""A warm node: one process holds flwr, torch, the data and the model, and forks a child for every message.
+"""Flower's programs kept warm: one process holds what they import, and forks a child for every start of one.
 
-Flower starts a program, `flwr-clientapp`, for each message, and nearly all of its time goes into imports. A small
-program of that name, first in the SuperExec's PATH, hands its arguments to the process here instead; where nobody
-answers, it becomes the real one. The socket is in a folder for the owner alone, and the caller's user is checked.
+Flower starts a program for each message (`flwr-clientapp`) and each run (`flwr-serverapp`), and nearly all of its time
+goes into imports. A small program of that name, first in the SuperExec's PATH, hands its arguments to the process here
+instead; where nobody answers, it becomes the real one. The socket is in a folder for the owner alone, and the caller's
+user is checked. A node's process also holds torch, the data and the model. The server's holds flwr only: SuperLink
+gives up a program that has not called within 30 s of its start, which on a busy machine its imports alone can take.
 
-    leanfed.deployment.warm.prepare(folder)                  writes folder/bin/flwr-clientapp
-    python -m leanfed.deployment.warm FOLDER                 runs the process; PATH=FOLDER/bin:... for the SuperExec
+    leanfed.deployment.warm.prepare(folder, NAME)            writes folder/bin/NAME
+    python -m leanfed.deployment.warm FOLDER NAME            runs the process; PATH=FOLDER/bin:... for the SuperExec
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import selectors
@@ -17,16 +20,22 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
 from leanfed.files import make_folder, owner_only, write_text
 
 LONGEST_REQUEST = 1 << 20  # bytes
-NAME = "flwr-clientapp"
+CLIENT, SERVER = "flwr-clientapp", "flwr-serverapp"
+AHEAD = {  # what else a program will want; nothing that uses polars before a fork, whose threads do not survive it
+    CLIENT: ("leanfed.deployment.client_app", "leanfed.deployment.work"),
+    SERVER: (),
+}
 SOCKET = "warm.sock"
 SHIM = """#!{python} -IS
 import json, os, socket, sys
@@ -46,25 +55,25 @@ sys.exit(answer[0] if answer else 1)
 """
 
 
-def prepare(folder: Path) -> Path:
+def prepare(folder: Path, name: str) -> Path:
     """Write the small program; returns the folder that goes first into the SuperExec's PATH."""
-    real = Path(sys.executable).parent / NAME
+    real = Path(sys.executable).parent / name
     text = SHIM.format(python=sys.executable, folder=str(folder), socket=SOCKET, real=str(real))
     with owner_only():
-        path = make_folder(folder / "bin") / NAME
+        path = make_folder(folder / "bin") / name
         write_text(path, text)
         path.chmod(0o700)
     return path.parent
 
 
-def first_in_path(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+def first_in_path(folder: Path, name: str, env: Mapping[str, str]) -> dict[str, str]:
     """The environment of a SuperExec that finds the small program first."""
-    return {**env, "PATH": os.pathsep.join([str(prepare(folder)), env.get("PATH", os.defpath)])}
+    return {**env, "PATH": os.pathsep.join([str(prepare(folder, name)), env.get("PATH", os.defpath)])}
 
 
-def command(folder: Path) -> list[str]:
+def command(folder: Path, name: str) -> list[str]:
     """How the process is started."""
-    return [sys.executable, "-m", "leanfed.deployment.warm", str(folder)]
+    return [sys.executable, "-m", "leanfed.deployment.warm", str(folder), name]
 
 
 @dataclass
@@ -81,12 +90,14 @@ class ForkServer:
     """Forks a child per request; between requests it loads what the last child had to load."""
 
     folder: Path
+    name: str
     tasks: dict[int, Task] = field(default_factory=dict)  # pid -> task
     loaded: str = ""
+    _program: Callable[[], object] = print  # once it is loaded
 
     def serve(self) -> None:
         """Take requests until SIGTERM or SIGINT."""
-        _import_all()
+        self._program = _import_all(self.name)
         listener = self._listen()
         watcher = selectors.DefaultSelector()
         watcher.register(listener, selectors.EVENT_READ)
@@ -135,11 +146,12 @@ class ForkServer:
         if pid == 0:
             listener.close()
             os.close(report)
-            _run(request, descriptors, channel)
+            self._run(request, descriptors, channel)
         for descriptor in (*descriptors, channel):
             os.close(descriptor)
         task = Task(pid, caller, report)
         self.tasks[pid] = task
+        print(f"warm: {self.name} {pid}", flush=True)
         watcher.register(caller, selectors.EVENT_READ, task)
 
     def _reap(self, watcher: selectors.BaseSelector) -> None:
@@ -172,6 +184,31 @@ class ForkServer:
         except Exception as error:
             print(f"warm: nothing could be loaded ahead: {error}", file=sys.stderr, flush=True)
 
+    def _run(self, request: dict[str, Any], descriptors: list[int], channel: int) -> NoReturn:
+        """Be the program; the process ends here."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            for descriptor, target in zip(descriptors, (1, 2), strict=True):
+                os.dup2(descriptor, target)
+            os.chdir(request["cwd"])
+            os.environ.clear()
+            os.environ.update(request["env"])
+            sys.argv = [self.name, *request["argv"]]
+            Path("/proc/self/comm").write_text(self.name)  # as `ps` shows it
+            try:
+                self._program()
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            _report(channel)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
 
 def _read_request(caller: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Arguments, folder, environment and the two outputs of a caller of our own user."""
@@ -191,55 +228,25 @@ def _read_request(caller: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return json.loads(text), descriptors
 
 
-def _run(request: dict[str, Any], descriptors: list[int], channel: int) -> NoReturn:
-    """Be `flwr-clientapp`; the process ends here."""
-    code = 1
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        for descriptor, target in zip(descriptors, (1, 2), strict=True):
-            os.dup2(descriptor, target)
-        os.chdir(request["cwd"])
-        os.environ.clear()
-        os.environ.update(request["env"])
-        sys.argv = [NAME, *request["argv"]]
-        code = _client_app()
-        _report(channel)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _client_app() -> int:
-    from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
-
-    try:
-        flwr_clientapp()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
-
-
 def _report(channel: int) -> None:
     """Tell the parent what this child computed with."""
-    from leanfed.deployment.work import used
-
-    if used:
-        settings, node = used[-1]
+    work = sys.modules.get("leanfed.deployment.work")
+    if work is not None and work.used:
+        settings, node = work.used[-1]
         with os.fdopen(channel, "wb") as report:
             report.write(json.dumps({"settings": settings, "node": node.model_dump()}).encode())
 
 
-def _import_all() -> None:
-    """Everything that a ClientApp will want."""
-    import torch
-
-    import leanfed.deployment.client_app
-    import leanfed.deployment.work  # noqa: F401
-
-    torch.set_num_threads(1)  # a thread pool does not survive a fork
+def _import_all(name: str) -> Callable[[], object]:
+    """The program, with all that it will want in memory."""
+    (program,) = entry_points(group="console_scripts", name=name)
+    main: Callable[[], object] = program.load()
+    for module in AHEAD[name]:
+        import_module(module)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)  # a thread pool does not survive a fork
+    gc.freeze()  # children need not look through, and so copy, what they never free
+    return main
 
 
 def _stop(number: int, frame: object) -> NoReturn:
@@ -247,4 +254,4 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 if __name__ == "__main__":
-    ForkServer(Path(sys.argv[1])).serve()
+    ForkServer(Path(sys.argv[1]), sys.argv[2]).serve()

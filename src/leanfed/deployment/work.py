@@ -23,9 +23,8 @@ from leanfed.experiments.settings import Settings
 from leanfed.simulation.evaluation import client_result
 from leanfed.simulation.wire import from_frame, to_frame
 from leanfed.simulation.world import World
-from leanfed.tasks.partition import Partition
 from leanfed.tasks.split import FlatModel
-from leanfed.tasks.task import Task, build_task
+from leanfed.tasks.task import build_task
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,8 @@ def _bench(settings_text: str, node: NodeConfig) -> Bench:
     clients = settings.task.partition.clients
     if node.client_id >= clients:
         raise SettingsError(f"node-config: client-id is {node.client_id}, but the settings have {clients} clients.")
-    task = build_task(settings.task, settings.seed, node.data_root)
-    if node.data == "own":
-        task = _with_all_rows(task, node.client_id)
+    owner = node.client_id if node.data == "own" else None
+    task = build_task(settings.task, settings.seed, node.data_root, owner=owner)
     renew = settings.evaluation.renew_statistics
     world = World(task, settings.algorithm, settings.training, settings.participation, renew)
     return Bench(settings, world, world.new_model())
@@ -131,14 +129,3 @@ def _read_base(frame: bytes, bench: Bench) -> Tensor:
     if base.size != size or base.positions is not None:
         raise MessageError("wrong-size", f"the base has {base.entries} of {base.size} entries, the model {size}")
     return base.values
-
-
-def _with_all_rows(task: Task, client: int) -> Task:
-    """The task of a node whose data folder holds its own samples and nobody else's."""
-    nothing = np.empty(0, dtype=np.int64)
-
-    def mine(count: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
-        return tuple(np.arange(count) if n == client else nothing for n in range(task.clients))
-
-    rows = Partition(mine(len(task.train.labels)), mine(len(task.test.labels)))
-    return Task(task.settings, task.seed, task.train, task.test, rows)

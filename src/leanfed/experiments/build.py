@@ -259,7 +259,7 @@ def finish_folder(
 ) -> Run:
     """Write the tables, the weights and, last, the summary."""
     tables = {**tables, "rounds": _with_theory(settings, tables["rounds"])}
-    tables = {name: table for name, table in tables.items() if table.width}  # a fleet evaluates nothing by client
+    tables = {name: table for name, table in tables.items() if table.width}  # rows of older folders lack some
     for name, table in tables.items():
         write_table(folder.table(name), table)
     files = [folder.table(name) for name in tables]

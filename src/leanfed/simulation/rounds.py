@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,12 +135,12 @@ def shares_of(plan: RoundPlan) -> Floats:
     return np.full(count, 1 / max(1, count)) if plan.share is None else plan.share
 
 
-def evaluation_columns(number: int, tested: Evaluation | None) -> dict[str, Any]:
+def evaluation_columns(number: int, tested: Evaluation | None, clients: Sequence[int] | None = None) -> dict[str, Any]:
     """Columns of the evaluations table: every client's own result, whether it took part in the round or not."""
     count = len(tested.accuracy_per_client) if tested else 0
     return {
         "round": np.full(count, number),
-        "client": np.arange(count),
+        "client": np.arange(count) if clients is None else np.array(clients),
         "accuracy": tested.accuracy_per_client if tested else [],
         "loss": tested.loss_per_client if tested else [],
     }

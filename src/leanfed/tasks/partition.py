@@ -71,6 +71,13 @@ class Partition:
         return np.asarray(self.sizes / self.sizes.sum(), dtype=np.float64)
 
 
+def all_to(client: int, clients: int, train: int, test: int) -> Partition:
+    """Every sample to one client: the data set as a device sees it that has only its own."""
+    nothing = np.empty(0, dtype=np.int64)
+    parts = ([np.arange(count) if n == client else nothing for n in range(clients)] for count in (train, test))
+    return Partition(*map(tuple, parts))
+
+
 def make_partition(train: Ints, test: Ints, classes: int, settings: PartitionSettings, seed: int) -> Partition:
     """Deal training samples by the settings, then test samples so that each client has its own class mix."""
     _check(train, test, classes, settings)

@@ -21,7 +21,7 @@ from leanfed.tasks.batch import Batch as Batch
 from leanfed.tasks.cache import Samples, load_samples
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.models import MODELS, build_model, default_split
-from leanfed.tasks.partition import Partition, PartitionSettings, make_partition
+from leanfed.tasks.partition import Partition, PartitionSettings, all_to, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
 from leanfed.tasks.text import TextSettings, Tokens, load_tokens
 
@@ -165,11 +165,14 @@ class Task:
         )
 
 
-def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None) -> Task:
-    """Load the data, deal it to clients, and check that the model can take it."""
+def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None, *, owner: int | None = None) -> Task:
+    """Load the data, deal it to clients (or give it all to its owner), and check that the model can take it."""
     spec = DATASETS[settings.dataset]
     train, test = (_inputs(settings, split, data_root) for split in ("train", settings.test_on))
-    partition = make_partition(train.labels, test.labels, spec.classes, settings.partition, seed)
+    if owner is None:
+        partition = make_partition(train.labels, test.labels, spec.classes, settings.partition, seed)
+    else:
+        partition = all_to(owner, settings.partition.clients, len(train.labels), len(test.labels))
     task = Task(settings, seed, train, test, partition)
     _ = task.split  # refuse an unknown layer now, not in the first round
     return task

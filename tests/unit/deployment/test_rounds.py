@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+from PIL import Image
+from polars.testing import assert_frame_equal
 from safetensors.numpy import load_file
 from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
@@ -15,6 +19,7 @@ import leanfed
 from leanfed.deployment.server import NoQuorumError
 from leanfed.errors import LeanfedError, SettingsError
 from leanfed.results import RunFolder
+from leanfed.tasks.task import build_task
 
 FAST = {"rule": "joint", "form": "fast", "deadline_s": 5.0, "energy_budget_j": None}
 
@@ -34,10 +39,14 @@ def test_a_fleet_learns_what_the_simulator_learns(tmp_path: Path, changes: dict[
     settings = settings_of(**changes)
     trial = Trial(settings, tmp_path, {"fleet": "profile"})
     trial.play()
-    here, there = trial.table("rounds"), leanfed.run(settings).rounds
+    there = leanfed.run(settings, tmp_path / "simulated").rounds
+    here = trial.table("rounds")
     assert here["train_loss"].to_list() == there["train_loss"].to_list()
     for name in ("accuracy", "loss", "worst_decile", "majority_guess", "latency_s", "energy_j", "upload_bits"):
         np.testing.assert_allclose(here[name].to_numpy(), there[name].to_numpy(), rtol=1e-12)
+    by_client = RunFolder(tmp_path / "simulated").read_table("evaluations")
+    assert by_client.height == 2 * CLIENTS  # tested after the second round and after the last
+    assert_frame_equal(trial.table("evaluations"), by_client, rel_tol=1e-12)
 
 
 def test_prediction_and_reality_stand_side_by_side(tmp_path: Path) -> None:
@@ -74,11 +83,14 @@ def test_the_bytes_counted_are_the_bytes_sent(tmp_path: Path) -> None:
 def test_heads_never_leave_the_device(tmp_path: Path) -> None:
     trial = Trial(settings_of(), tmp_path)
     heads: list[np.ndarray] = []
+    memories: list[np.ndarray] = []  # of error feedback
 
     def look(client: int) -> Any:
         def twist(order: Any, reply: Any) -> Any:
             for file in trial.store(client).glob("state-*"):
-                heads.append(load_file(file)["private"])
+                state = load_file(file)
+                heads.append(state.pop("private"))
+                memories.extend(state.values())
             return reply
 
         return twist
@@ -89,11 +101,78 @@ def test_heads_never_leave_the_device(tmp_path: Path) -> None:
     assert len(heads) > 2 * CLIENTS
     wire = b"".join(trial.grid.wire)
     assert len(wire) > 100_000
-    for head in heads:  # no two neighbouring weights of any head, at any place in any byte that left
-        raw = head.tobytes()
-        pairs = {raw[at : at + 8] for at in range(0, len(raw) - 8, 97 * 4) if head[at // 4] and head[at // 4 + 1]}
-        assert len(pairs) > 50
-        assert not any(pair in wire for pair in pairs)
+    secrets = np.unique(np.concatenate([_runs(head) for head in heads]))
+    assert len(secrets) > sum(head.size for head in heads) / 4  # pruned weights are zero and tell nothing
+    assert not _found(secrets, wire)
+    assert memories
+    assert not _found(np.unique(np.concatenate([_runs(memory) for memory in memories])), wire)
+    for kind in ("float32", "float16"):  # the search finds a few bytes of a head wherever they are
+        leak = heads[-1][heads[-1] != 0][7:11].astype(kind).tobytes()
+        assert _found(_runs(heads[-1][heads[-1] != 0]), wire[:1003] + leak + wire[1003:])
+
+
+def _runs(head: np.ndarray) -> np.ndarray:
+    """Every eight bytes of a head as it could be written: two weights of 32 bits or four of 16, none of them zero."""
+    found = []
+    for kind, length in (("float32", 2), ("float16", 4)):
+        windows = np.lib.stride_tricks.sliding_window_view(head.astype(kind), length)
+        found.append(np.ascontiguousarray(windows[(windows != 0).all(axis=1)]).view(np.uint64).ravel())
+    return np.concatenate(found)
+
+
+def _found(secrets: np.ndarray, wire: bytes) -> bool:
+    """Whether any of them is anywhere in the bytes that left, at whatever offset."""
+    return any(
+        np.isin(np.frombuffer(wire, np.uint64, (len(wire) - start) // 8, start), secrets).any() for start in range(8)
+    )
+
+
+def test_devices_that_have_only_their_own_samples(tmp_path: Path) -> None:
+    """Each device's folder holds its rows and nobody else's: the fleet learns what dealing the whole set teaches."""
+    settings = settings_of(rounds=2)
+    task = build_task(settings.task, settings.seed)
+    own = settings_of(rounds=2, task={**settings.resolved()["task"], "dataset": "mnist"})
+    trial = Trial(own, tmp_path, {"fleet": "profile"})
+    for client, node in enumerate(trial.grid.nodes.values()):
+        root = tmp_path / f"data-{client}"
+        for split, images, rows in (
+            ("train", task.train, task.partition.train[client]),
+            ("test", task.test, task.partition.test[client]),
+        ):
+            _write_digits(root / "ylecun/mnist/mnist" / f"{split}-00000-of-00001.parquet", images, rows)
+        node.config |= {"data": "own", "data-dir": str(root)}
+    trial.play()
+    here, there = trial.table("rounds"), leanfed.run(settings).rounds
+    assert here["train_loss"].to_list() == there["train_loss"].to_list()
+    for name in ("accuracy", "loss", "majority_guess"):
+        np.testing.assert_allclose(here[name].to_numpy(), there[name].to_numpy(), rtol=1e-12)
+
+
+def _write_digits(path: Path, images: Any, rows: np.ndarray) -> None:
+    """Digits without their black frame, as the hub's Parquet files hold them."""
+    encoded = []
+    for picture in images.pixels[rows, 0, 2:-2, 2:-2]:
+        buffer = io.BytesIO()
+        Image.fromarray(picture).save(buffer, "png")
+        encoded.append({"bytes": buffer.getvalue(), "path": ""})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pl.DataFrame({"image": encoded, "label": images.labels[rows]}).write_parquet(path)
+
+
+def test_a_device_with_few_samples_and_one_class_can_take_part(tmp_path: Path) -> None:
+    """What a device has need not suffice for a split among all clients."""
+    settings = settings_of(rounds=1)
+    task = build_task(settings.task, settings.seed)
+    alone = settings_of(rounds=1, task={**settings.resolved()["task"], "dataset": "mnist"})
+    zeros = np.flatnonzero(task.train.labels == 0)[:3], np.flatnonzero(task.test.labels == 0)[:1]
+    for split, images, rows in zip(("train", "test"), (task.train, task.test), zeros, strict=True):
+        _write_digits(tmp_path / f"data/ylecun/mnist/mnist/{split}-00000-of-00001.parquet", images, rows)
+    trial = Trial(alone, tmp_path, {"nodes": 1})
+    trial.grid.nodes = {104: trial.grid.nodes[104]}
+    trial.grid.nodes[104].config |= {"data": "own", "data-dir": str(tmp_path / "data")}
+    trial.play()
+    assert trial.took_part() == [[4]]
+    assert trial.table("clients")["samples"].to_list() == [8]  # a batch, drawn with replacement
 
 
 @pytest.mark.parametrize("killed_after", [0, 1, 2])
@@ -107,6 +186,7 @@ def test_a_server_that_dies_goes_on_where_it_ended(tmp_path: Path, killed_after:
     whole = leanfed.run(settings).rounds
     assert trial.losses() == whole["train_loss"].to_list()
     np.testing.assert_allclose(trial.table("rounds")["accuracy"].to_numpy(), whole["accuracy"].to_numpy())
+    assert trial.table("evaluations")["round"].unique(maintain_order=True).to_list() == [1, 3]
     assert trial.table("rounds")["round"].to_list() == [0, 1, 2, 3]
     assert trial.audit("no_quorum") == []  # the fleet was waited for, not half of it
 

@@ -21,7 +21,7 @@ from leanfed.deployment import warm
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A running fork server in a folder whose path is too long for a socket."""
     folder = tmp_path / ("long" * 25)
-    process = subprocess.Popen(warm.command(folder))
+    process = subprocess.Popen(warm.command(folder, warm.CLIENT))
     try:
         end = time.monotonic() + 120
         while not (folder / warm.SOCKET).exists():
@@ -34,11 +34,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_the_small_program_is_the_real_one(folder: Path) -> None:
-    program = warm.prepare(folder) / warm.NAME
+    program = warm.prepare(folder, warm.CLIENT) / warm.CLIENT
     assert stat.S_IMODE(program.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / warm.SOCKET).stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    real = Path(sys.executable).parent / warm.NAME
+    real = Path(sys.executable).parent / warm.CLIENT
     texts = [
         subprocess.run([path, "--help"], capture_output=True, text=True, check=True).stdout for path in (program, real)
     ]
@@ -58,17 +58,17 @@ def test_nonsense_on_the_socket_harms_nobody(folder: Path) -> None:
                 caller.sendall(nonsense)
     finally:
         os.chdir(here)
-    program = warm.prepare(folder) / warm.NAME
+    program = warm.prepare(folder, warm.CLIENT) / warm.CLIENT
     assert subprocess.run([program, "--help"], capture_output=True, check=False).returncode == 0
 
 
 def test_without_the_process_the_real_program_runs(tmp_path: Path) -> None:
-    program = warm.prepare(tmp_path) / warm.NAME
+    program = warm.prepare(tmp_path, warm.CLIENT) / warm.CLIENT
     done = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
     assert (done.returncode, "--runtime-api-address" in done.stdout) == (0, True)
 
 
 def test_the_superexec_finds_it_first(tmp_path: Path) -> None:
-    env = warm.first_in_path(tmp_path, {"PATH": "/usr/bin", "HOME": "/root"})
+    env = warm.first_in_path(tmp_path, warm.CLIENT, {"PATH": "/usr/bin", "HOME": "/root"})
     assert env["PATH"] == f"{tmp_path}/bin:/usr/bin"
     assert env["HOME"] == "/root"
