@@ -40,6 +40,8 @@ OPTIONS = [
     {"sparsify": {"select": "random", "error_feedback": True}},
     {"k": tuple(np.linspace(0.05, 1, CLIENTS)), "r": tuple(np.linspace(1, 0.02, CLIENTS))},
     {"k": 1e-9, "r": 1e-9},
+    {"head_steps": 4},
+    {"head_steps": 3, "prune": {"score": "importance", "masked_gradient": True, "head_memory": "keep"}},
 ]
 
 
@@ -181,6 +183,13 @@ def test_each_client_sends_the_entries_that_the_reference_sends(task, k, compile
 def test_any_cut_of_the_model_gives_the_reference_round(split, name):
     world = world_of(task_of(split, clients=5), {"name": name})
     assert_same_rounds(world, BatchedEngine(world, threads=1))
+
+
+@pytest.mark.parametrize("split", ["conv1", "conv3", "fc1"])
+@pytest.mark.parametrize("compiled", PATHS)
+def test_heads_that_take_further_steps_give_the_reference_round_at_any_cut(split, compiled):
+    world = world_of(task_of(split, clients=5), {"name": "flpdsp", "k": 0.1, "r": 0.5, "head_steps": 3}, STEPS)
+    assert_same_rounds(world, BatchedEngine(world, compiled=compiled, threads=1))
 
 
 @pytest.mark.parametrize("sparsify", [{"error_feedback": True}, {"select": "random"}], ids=name_of)

@@ -134,6 +134,11 @@ class Algorithm(Section):
         """What travels: every value, values with their positions, or one bit per entry."""
         return "dense"
 
+    @property
+    def steps_of_head(self) -> int:
+        """Steps that a client's private part takes on each batch."""
+        return 1
+
     def computed_share(self, split: Split, r: Floats) -> Floats:
         """Share of the model's weights that takes part in a client's computation at keep rate r."""
         return np.ones_like(r)

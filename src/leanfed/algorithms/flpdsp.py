@@ -28,6 +28,9 @@ class Flpdsp(Algorithm):
     """Keep rate of the base gradient; one number, or one per client (the paper's average at 10 MHz)."""
     r: KeepRates = 0.82
     """Keep rate of the head; one number, or one per client (the paper's average at 10 MHz)."""
+    head_steps: int = Field(default=1, ge=1)
+    """Steps of the head on each batch, the first with the base's gradient (Algorithm 1 takes one). The others need no
+    base: they go on from the features that it gave."""
     sparsify: Sparsification = Field(default_factory=Sparsification)
     """How gradient entries are chosen."""
     prune: Pruning = Field(default_factory=Pruning)
@@ -46,8 +49,13 @@ class Flpdsp(Algorithm):
         """Values with their positions."""
         return "sparse"
 
+    @property
+    def steps_of_head(self) -> int:
+        """As set."""
+        return self.head_steps
+
     def computed_share(self, split: Split, r: Floats) -> Floats:
-        """(d_B + r d_P) / d, the share in Eq. (12)."""
+        """(d_B + r d_P) / d, the share in Eq. (12), of one step of both parts."""
         return np.asarray((split.shared_size + r * split.private_size) / split.size)
 
     def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
@@ -63,6 +71,7 @@ class Flpdsp(Algorithm):
             discard=self.prune.head_memory == "discard",
             masked_gradient=self.prune.masked_gradient,
             velocity=client.memory.get("velocity"),
+            head_steps=self.head_steps,
         )
         upload, residual = self._sparsify(run.gradient[: len(shared)], client, job)  # Eq. (5)
         memory = self._remember(run, residual, len(shared))

@@ -38,8 +38,12 @@ def local_steps(
     discard: bool = False,
     masked_gradient: bool = False,
     velocity: Tensor | None = None,
+    head_steps: int = 1,
 ) -> LocalRun:
     """Train [shared | private] on the job's batches.
+
+    On each batch the private part takes `head_steps` steps, the first together with the shared part and all on the
+    features that the shared part had before it.
 
     `mask` (d,) rules every step's computation: gradients are taken at weights x mask. With `discard` the masked
     weights are the weights, as in Algorithm 1; otherwise the dense ones survive below the mask. With
@@ -51,24 +55,28 @@ def local_steps(
     total = torch.zeros_like(weights)
     losses, samples = [], 0
     for batch in job.batches:
-        if mask is not None and discard:
-            weights.mul_(mask)
-        used = weights if mask is None or discard else weights * mask
-        loss, gradient = model.loss_and_gradient(used, batch.inputs, batch.labels)
-        refuse_divergence(loss, job)
-        if training.weight_decay:
-            gradient.add_(used, alpha=training.weight_decay)
-        if mask is not None and masked_gradient:
-            gradient.mul_(mask)
-        total.add_(gradient)
-        losses.append(loss)
-        samples += len(batch.labels)
-        if training.momentum and len(private):
-            velocity = gradient[cut:].add(
-                torch.zeros_like(private) if velocity is None else velocity, alpha=training.momentum
-            )
-            gradient[cut:] = velocity
-        weights.sub_(gradient, alpha=rate)
+        for turn in range(head_steps):
+            if mask is not None and discard:
+                weights.mul_(mask)
+            used = weights if mask is None or discard else weights * mask
+            if turn == 0:
+                loss, gradient = model.loss_and_gradient(used, batch.inputs, batch.labels)
+                refuse_divergence(loss, job)
+                losses.append(loss)
+                samples += len(batch.labels)
+            else:
+                gradient = model.head_gradient(used[cut:], batch.labels)
+            start = len(weights) - len(gradient)  # 0, or where the private part begins
+            if training.weight_decay:
+                gradient.add_(used[start:], alpha=training.weight_decay)
+            if mask is not None and masked_gradient:
+                gradient.mul_(mask[start:])
+            total[start:].add_(gradient)
+            if training.momentum and len(private):
+                own = gradient[cut - start :]
+                velocity = own.add(torch.zeros_like(private) if velocity is None else velocity, alpha=training.momentum)
+                own.copy_(velocity)
+            weights[start:].sub_(gradient, alpha=rate)
     return LocalRun(total, weights[cut:].clone(), velocity, math.fsum(losses) / len(losses), samples)
 
 

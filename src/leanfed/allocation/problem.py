@@ -36,9 +36,10 @@ _SHARED: dict[str, tuple[float, float]] = {
     "value_bits": (1.0, 1024.0),
     "theta1": (0.0, np.inf),
     "theta2": (0.0, np.inf),
+    "head_work": (1.0, np.inf),
 }
 _WHOLE = ("base_size", "head_size", "value_bits")
-_OPTIONAL = {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0}
+_OPTIONAL = {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "head_work": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,7 @@ class Problem:
     value_bits: int  # F
     theta1: float
     theta2: float
+    head_work: float = 1.0  # of a whole head, in units of its share in Eq. (12): more where it takes further steps
 
     @classmethod
     def of(cls, **values: Any) -> Problem:
@@ -119,8 +121,8 @@ class Problem:
 
     @property
     def head_s(self) -> Floats:
-        """tc1 = b C d_P/(omega d): seconds that the whole head adds, Eq. (12)."""
-        return self._compute_s(self.head_size)
+        """tc1 = b C d_P/(omega d), times its work: seconds that the whole head adds, Eq. (12)."""
+        return self._compute_s(self.head_size) * self.head_work
 
     @property
     def compute_power_w(self) -> Floats:

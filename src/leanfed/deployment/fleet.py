@@ -16,7 +16,7 @@ from typing import final
 import numpy as np
 
 from leanfed.deployment.messages import Device
-from leanfed.simulation.costs import RadioSettings
+from leanfed.simulation.costs import RadioSettings, computed_share
 from leanfed.simulation.world import World
 from leanfed.wireless.cost import FLOPS_PER_CYCLE
 from leanfed.wireless.fleet import Fleet, FleetState
@@ -84,7 +84,7 @@ class ReportedFleet(Fleet):
         return self._cycles(device) / device.step_s
 
     def _cycles(self, device: Device) -> float:
-        share = self.world.algorithm.computed_share(self.world.split, np.array([device.step_r or 0.0]))
+        share = computed_share(self.world, self.radio, np.array([device.step_r or 0.0]))
         return (device.step_samples or 0) * self.radio.cycles_per_sample * float(share[0])
 
     def _zeta(self, device: Device, cpu_hz: float) -> float | None:

@@ -32,6 +32,7 @@ from leanfed.simulation.evaluation import EvaluationSettings
 from leanfed.simulation.forms import AllocationSettings
 from leanfed.simulation.probing import TheorySettings, why_no_bound
 from leanfed.simulation.world import Participation
+from leanfed.tasks.models import MODELS
 from leanfed.tasks.task import TaskSettings
 
 
@@ -97,7 +98,9 @@ class Settings(Section):
     @classmethod
     def _as_the_rule_needs_it(cls, value: Algorithm, info: ValidationInfo) -> Algorithm:
         allocation = info.data.get("allocation")  # absent where it was refused itself
-        return allocation.fitted(value) if isinstance(allocation, AllocationSettings) else value
+        task = info.data.get("task")
+        steps = MODELS[task.model].head_steps if isinstance(task, TaskSettings) else 1
+        return allocation.fitted(value, steps) if isinstance(allocation, AllocationSettings) else value
 
     @model_validator(mode="after")
     def _theta_has_a_source(self) -> Settings:

@@ -29,6 +29,9 @@ class RadioSettings(Section):
     """Measured devices (CSV or Parquet) instead of drawn ones."""
     cycles_per_sample: float = Field(default=8e6, gt=0)
     """C, CPU cycles for one sample on the whole model (assumed; the paper does not say)."""
+    head_step: Literal["operations", "weights"] = "operations"
+    """What a head's further steps on a batch are charged as, which the paper does not know: their multiply-adds over
+    the model's, or their weights over the model's as in Eq. (12)."""
     payload: Literal["exact", "paper"] = "exact"
     """The bits that latency and energy are charged for: the exact count, or the paper's S."""
     value_bits: Literal[16, 32, 64] = 32
@@ -107,7 +110,7 @@ class Accountant:
         exact, paper = upload_bits(algorithm, split.shared_size, outcome.entries, self.settings.value_bits, beside)
         workload = Workload(
             upload_bits=exact if self.settings.payload == "exact" else paper,
-            computed_share=algorithm.computed_share(split, plan.r),
+            computed_share=computed_share(self.world, self.settings, plan.r),
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
             download_bits=float(dense_bits(split.shared_size, value_bits=self.settings.value_bits)) + beside
@@ -117,6 +120,22 @@ class Accountant:
         state = of_participants(self.fleet.state(plan.round), plan.participants)
         cost = round_cost(state, workload, plan.share, downlink=self.settings.downlink)
         return RoundBill(cost, exact, paper, outcome.coded_bits)
+
+
+def head_work(world: World, radio: RadioSettings) -> float:
+    """Work of a whole head in a round, in units of the head's share in Eq. (12): 1 where it takes one step a batch."""
+    split, more = world.split, world.algorithm.steps_of_head - 1
+    if not more:
+        return 1.0
+    weights = split.private_size / split.size
+    return 1.0 + more * (1.0 if radio.head_step == "weights" else world.head_step_share / weights)
+
+
+def computed_share(world: World, radio: RadioSettings, r: Floats) -> Floats:
+    """Share of a model's step that clients compute at keep rates r, with what their heads' further steps add."""
+    split = world.split
+    more = (head_work(world, radio) - 1.0) * split.private_size / split.size
+    return np.asarray(world.algorithm.computed_share(split, r) + r * more)
 
 
 def upload_bits(

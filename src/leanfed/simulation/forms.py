@@ -91,10 +91,11 @@ class AllocationSettings(Section):
         """Whether a round belongs to the last part of a run."""
         return number >= rounds - kept_count(self.settle, rounds)
 
-    def fitted(self, algorithm: Algorithm) -> Algorithm:
+    def fitted(self, algorithm: Algorithm, head_steps: int = 1) -> Algorithm:
         """The method as the rule needs it: safe and fast keep dense heads and what was not sent, unless told not to.
 
-        What the settings say in so many words (algorithm.prune.head_memory, algorithm.sparsify.error_feedback) holds.
+        Fast takes `head_steps` as well. What the settings say in so many words (algorithm.prune.head_memory,
+        algorithm.sparsify.error_feedback, algorithm.head_steps) holds.
         """
         if self.rule == "own":
             return algorithm
@@ -110,4 +111,9 @@ class AllocationSettings(Section):
             sparsify = sparsify.model_copy(update={"error_feedback": True})
         if "head_memory" not in prune.model_fields_set:
             prune = prune.model_copy(update={"head_memory": "keep"})
-        return algorithm.model_copy(update={"sparsify": sparsify, "prune": prune})
+        steps = (
+            head_steps
+            if self.form == "fast" and "head_steps" not in algorithm.model_fields_set
+            else algorithm.head_steps
+        )
+        return algorithm.model_copy(update={"sparsify": sparsify, "prune": prune, "head_steps": steps})

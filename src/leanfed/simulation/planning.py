@@ -23,7 +23,7 @@ from leanfed.allocation.rules import fastest_rates, fastest_split
 from leanfed.allocation.solution import Solution, Status
 from leanfed.errors import InfeasibleError, InputError
 from leanfed.records import Floats, Ints, RoundPlan
-from leanfed.simulation.costs import Accountant, of_participants, upload_bits
+from leanfed.simulation.costs import Accountant, computed_share, head_work, of_participants, upload_bits
 from leanfed.simulation.forms import AllocationSettings
 from leanfed.theory.bound import theta1, theta2
 from leanfed.theory.recorded import constants_so_far
@@ -114,7 +114,7 @@ class Planner:
         entries = algorithm.entries(split, plan.k, plan.r)
         beside = radio.value_bits * self.world.statistics_size
         exact, paper = upload_bits(algorithm, split.shared_size, entries, radio.value_bits, beside)
-        problem = self._problem(number, plan.participants, computed_share=algorithm.computed_share(split, plan.r))
+        problem = self._problem(number, plan.participants, fixed_share=computed_share(self.world, radio, plan.r))
         shares, _ = fastest_split(problem, exact if radio.payload == "exact" else paper, plan.r)
         return Planned(replace(plan, share=shares), time.perf_counter() - began, {})
 
@@ -187,15 +187,15 @@ class Planner:
         ratio = prices[0] / prices[1]
         return replace(problem, theta1=ratio, theta2=1.0), {"theta_ratio": ratio}
 
-    def _problem(self, number: int, cohort: tuple[int, ...], *, computed_share: Floats | None = None) -> Problem:
+    def _problem(self, number: int, cohort: tuple[int, ...], *, fixed_share: Floats | None = None) -> Problem:
         """The round's allocation problem: the state of the cohort's devices, the model's sizes, the limits.
 
-        With `computed_share` the work is fixed: all of it counts as base and the head as nothing.
+        With `fixed_share` the work is fixed: all of it counts as base and the head as nothing.
         """
         settings, radio, split = self.settings, self.accountant.settings, self.world.split
         state = of_participants(self.accountant.fleet.state(number), cohort)
-        fixed = computed_share is not None
-        share = np.ones(len(cohort)) if computed_share is None else computed_share
+        fixed = fixed_share is not None
+        share = np.ones(len(cohort)) if fixed_share is None else fixed_share
         return Problem.of(
             weights=self.world.task.gamma[list(cohort)],
             channel_gain=state.gain,
@@ -213,6 +213,7 @@ class Planner:
             noise_w_per_hz=state.noise_w_per_hz,
             base_size=split.shared_size,
             head_size=0 if fixed else split.private_size,
+            head_work=1.0 if fixed else head_work(self.world, radio),
             value_bits=radio.value_bits,
             theta1=settings.theta1,
             theta2=settings.theta2,

@@ -40,6 +40,8 @@ def why_no_bound(algorithm: Algorithm, training: Training) -> str | None:
         return "masks are trained, not weights"
     if training.local_steps > 1 or training.local_epochs is not None:
         return "there is more than one local step"
+    if algorithm.steps_of_head > 1:
+        return "heads take more than one step"
     if training.momentum or training.weight_decay:
         return "there is momentum or weight decay"
     return "the learning rate decays" if training.learning_rate_decay != 1.0 else None

@@ -16,6 +16,8 @@ from leanfed.errors import SettingsError
 from leanfed.records import Floats, RoundPlan, Section
 from leanfed.simulation.clients import ClientStore
 from leanfed.streams import stream
+from leanfed.tasks.chain import Chain, first_private, multiply_adds
+from leanfed.tasks.models import MODELS
 from leanfed.tasks.split import FlatModel, Split
 from leanfed.tasks.task import Task, draw_rows
 
@@ -62,6 +64,18 @@ class World:
     def statistics_size(self) -> int:
         """How many running statistics a client uploads beside its gradient; none unless the task shares them."""
         return len(self.new_model().statistics.places) if self.task.settings.statistics == "shared" else 0
+
+    @cached_property
+    def head_step_share(self) -> float:
+        """Multiply-adds of one more step of the private part, as a share of a step of the whole model.
+
+        It goes on from features that are there already; where a model cannot be cut, it takes the whole way again.
+        """
+        model, shape = self.task.new_model("base"), MODELS[self.task.settings.model].input_shape
+        if not isinstance(model, Chain) or shape is None:
+            return 1.0
+        counts = multiply_adds(model, shape)
+        return sum(counts[first_private(model.stages(), self.split.private) :]) / sum(counts)
 
     def new_clients(self) -> ClientStore:
         """The clients before their first round."""

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from leanfed.tasks.chain import Chain, Stage
+
 WIDTHS = (64, 128, 256, 512)  # channels of the four stages
 
 
@@ -47,7 +49,7 @@ class Block(nn.Module):
         return functional.relu(self.norm2(self.conv2(y)) + self.shortcut(x), inplace=True)
 
 
-class ResNet18(nn.Module):
+class ResNet18(Chain):
     """Four stages of two blocks: 11,173,962 parameters for ten classes with the small stem.
 
     The small stem keeps 32x32 pixels. The large one, made for 224x224, leaves 8x8 of them: about a fifteenth of the
@@ -79,8 +81,11 @@ class ResNet18(nn.Module):
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(batch, 3, 32, 32) -> (batch, classes)."""
-        x = self.stage4(self.stage3(self.stage2(self.stage1(self.stem(images)))))
-        logits: Tensor = self.fc(torch.mean(x, dim=(2, 3)))
-        return logits
+    def stages(self) -> dict[str, Stage]:
+        """(batch, 3, 32, 32) -> (batch, classes), block by block."""
+        blocks = {
+            f"stage{number}.{place}": block
+            for number, stage in enumerate((self.stage1, self.stage2, self.stage3, self.stage4), start=1)
+            for place, block in enumerate(stage)
+        }
+        return {"stem": self.stem, **blocks, "fc": lambda x: self.fc(torch.mean(x, dim=(2, 3)))}

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from leanfed.errors import SettingsError, nearest
+from leanfed.tasks.chain import Chain, Stage, first_private
 from leanfed.tasks.statistics import Statistics
 
 
@@ -88,6 +89,9 @@ class FlatModel:
     and belong to nobody. What the model keeps beside its parameters is in `statistics`; those of the layers with
     shared parameters travel where `share_statistics` is set. Training uses the statistics of the batch and updates the
     running ones; answers use the running ones.
+
+    A `Chain` is cut at the first stage with private parameters, and what enters it is kept for `head_gradient`; of
+    other models the inputs are.
     """
 
     def __init__(self, model: nn.Module, split: Split, *, share_statistics: bool = False) -> None:
@@ -98,6 +102,10 @@ class FlatModel:
         self._weights = flatten(model, split.shapes)
         self._gradient = torch.zeros_like(self._weights)
         self.initial = self._weights.clone()  # the weights the model was built with, the same on every machine
+        stages: dict[str, Stage] = model.stages() if isinstance(model, Chain) else {"": model}
+        cut = first_private(stages, split.private) if isinstance(model, Chain) else 0
+        self._before, self._behind = list(stages.values())[:cut], list(stages.values())[cut:]
+        self._features = torch.empty(0)  # what last entered the private part
         start = 0
         parameters = dict(model.named_parameters())
         for name, shape in split.shapes.items():
@@ -112,9 +120,27 @@ class FlatModel:
         self._weights.copy_(weights)
         self._gradient.zero_()
         with torch.enable_grad():
-            loss = functional.cross_entropy(self.model(inputs), labels)
+            x = inputs
+            for stage in self._before:
+                x = stage(x)
+            self._features = x.detach()
+            for stage in self._behind:
+                x = stage(x)
+            loss = functional.cross_entropy(x, labels)
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.item(), self._gradient
+
+    def head_gradient(self, private: Tensor, labels: Tensor) -> Tensor:
+        """The gradient (d_P,) at other private weights, on the batch and the shared weights of the last call."""
+        self._weights[self.split.shared_size :].copy_(private)
+        parameters = dict(self.model.named_parameters())
+        with torch.enable_grad():
+            x = self._features
+            for stage in self._behind:
+                x = stage(x)
+            loss = functional.cross_entropy(x, labels)
+            slopes = torch.autograd.grad(loss, [parameters[name] for name in self.split.private])
+        return torch.cat([slope.reshape(-1) for slope in slopes])
 
     def measure_statistics(self, weights: Tensor, batches: Iterable[Tensor]) -> None:
         """Renew the statistics of batch normalisation at the given weights: their plain mean over the batches."""

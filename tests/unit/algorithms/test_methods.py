@@ -77,6 +77,15 @@ def test_flpdsp_follows_the_algorithm_box() -> None:
     assert close(after.shared, BASE - ETA * expected)  # Eq. (6)
 
 
+def test_a_heads_further_steps_follow_the_features_of_the_old_base() -> None:
+    update = Flpdsp(head_steps=3).client_update(BASE, ClientState(HEAD), job(k=1.0, r=1.0), tiny())
+    head = HEAD
+    for _ in range(3):
+        head = head - ETA * gradient_at(BASE, head)[6:]
+    assert close(update.client.private, head)
+    assert close(dense(update.upload), gradient_at(BASE, HEAD)[:6])  # the base's gradient is Algorithm 1's
+
+
 def test_a_kept_head_survives_below_its_mask() -> None:
     method = Flpdsp(prune=Pruning(head_memory="keep"))
     update = method.client_update(BASE, ClientState(HEAD), job(r=0.5), tiny())

@@ -43,6 +43,13 @@ def test_eqs_12_and_13_by_hand():
     assert problem.compute_power_w.tolist() == pytest.approx([0.1, 0.8])
 
 
+def test_further_steps_of_a_head_cost_their_share() -> None:
+    once, often = (Problem.of(**{**PLAIN, "head_work": work}) for work in (1.0, 2.5))
+    assert np.allclose(often.head_s, 2.5 * once.head_s)
+    assert np.array_equal(often.base_s, once.base_s)
+    assert Problem.of(**PLAIN).head_work == 1.0
+
+
 @pytest.mark.parametrize("field", ["channel_gain", "power_w", "cpu_hz"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 def test_nan_infinite_and_negative_values_name_client_and_field(field, value):

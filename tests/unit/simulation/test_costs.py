@@ -10,19 +10,22 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from leanfed.algorithms import ALGORITHMS
+from leanfed.algorithms import ALGORITHMS, Training
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import DataError, SettingsError
 from leanfed.records import Ints
-from leanfed.simulation.costs import Accountant, RadioSettings, RoundBill
+from leanfed.simulation.costs import Accountant, RadioSettings, RoundBill, computed_share
 from leanfed.simulation.engine import ReferenceEngine
 from leanfed.simulation.rounds import start
-from leanfed.simulation.world import World
+from leanfed.simulation.world import Participation, World
+from leanfed.tasks.partition import PartitionSettings
+from leanfed.tasks.task import TaskSettings, build_task
 from leanfed.wireless.fleet import FleetSettings
 from leanfed.wireless.payload import exact_bits, position_bits
 
 WorldOf = Callable[..., World]
 D, D_BASE, D_HEAD = 61_706, 50_692, 11_014
+CLASS_2 = PartitionSettings(kind="class", classes_per_client=2, clients=5)
 
 
 def bill(world: World, **radio: object) -> tuple[RoundBill, Ints]:
@@ -55,6 +58,21 @@ def test_each_method_pays_for_what_it_sends(name: str, bits: float, world_of: Wo
 def test_computation_follows_the_weights_and_the_samples(name: str, share: float, world_of: WorldOf) -> None:
     cost = bill(world_of(ALGORITHMS[name](), local_steps=2), cycles_per_sample=1e6)[0].cost
     assert cost.flops == pytest.approx(2 * 64 * 1e6 * share)
+
+
+@pytest.mark.parametrize(
+    ("charged_as", "step"), [("operations", (120 * 84 + 84 * 10) / 416_520), ("weights", D_HEAD / D)]
+)
+def test_a_heads_further_steps_are_charged(charged_as: str, step: float, world_of: WorldOf) -> None:
+    world = world_of(Flpdsp(r=0.5, head_steps=4))
+    cost = bill(world, cycles_per_sample=1e6, head_step=charged_as)[0].cost
+    assert cost.flops == pytest.approx(2 * 32 * 1e6 * ((D_BASE + 0.5 * D_HEAD) / D + 3 * 0.5 * step))
+
+
+def test_a_model_that_cannot_be_cut_pays_for_the_whole_way_again() -> None:
+    task = build_task(TaskSettings(model="tiny-norm", partition=CLASS_2), seed=3)
+    world = World(task, Flpdsp(r=1.0, head_steps=3), Training(), Participation())
+    assert computed_share(world, RadioSettings(), np.ones(2)) == pytest.approx(3.0)
 
 
 def test_the_coded_bits_are_within_one_percent_of_the_exact_count(world_of: WorldOf) -> None:

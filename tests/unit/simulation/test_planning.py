@@ -20,6 +20,7 @@ from leanfed.simulation.engine import RoundOutcome
 from leanfed.simulation.forms import AllocationSettings
 from leanfed.simulation.planning import Planner
 from leanfed.simulation.world import World
+from leanfed.tasks.models import MODELS
 from leanfed.wireless.fleet import FleetSettings
 
 WorldOf = Callable[..., World]
@@ -52,19 +53,32 @@ def test_a_form_brings_its_bounds_unless_they_are_set() -> None:
     assert AllocationSettings.model_validate(plain.model_dump()) == plain
 
 
-@pytest.mark.parametrize(("form", "feedback", "memory"), [("plain", False, "discard"), ("fast", True, "keep")])
-def test_error_feedback_and_dense_heads_come_with_the_form(form: str, feedback: bool, memory: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "feedback", "memory", "steps"),
+    [("plain", False, "discard", 1), ("safe", True, "keep", 1), ("fast", True, "keep", MODELS["lenet5"].head_steps)],
+)
+def test_what_a_form_brings_to_the_method(form: str, feedback: bool, memory: str, steps: int) -> None:
     method = Settings.from_values({"allocation": {"rule": "joint", "form": form}}).algorithm
     assert isinstance(method, Flpdsp)
     assert (method.sparsify.error_feedback, method.prune.head_memory) == (feedback, memory)
+    assert method.head_steps == steps
+
+
+def test_heads_of_other_models_take_one_step_unless_told() -> None:
+    values = {"task": {"model": "resnet18", "dataset": "cifar10"}, "allocation": {"rule": "joint"}}
+    assert Settings.from_values(values).algorithm.steps_of_head == 1
+    told = {**values, "algorithm": {"name": "flpdsp", "head_steps": 4}}
+    assert Settings.from_values(told).algorithm.steps_of_head == 4
 
 
 def test_what_is_said_in_so_many_words_holds() -> None:
-    values = {"name": "flpdsp", "sparsify": {"error_feedback": False}, "prune": {"head_memory": "discard"}}
+    rest = {"sparsify": {"error_feedback": False}, "prune": {"head_memory": "discard"}}
+    values = {"name": "flpdsp", "head_steps": 1, **rest}
     settings = Settings.from_values({"allocation": {"rule": "joint"}, "algorithm": values})
     assert isinstance(settings.algorithm, Flpdsp)
     assert not settings.algorithm.sparsify.error_feedback
     assert settings.algorithm.prune.head_memory == "discard"
+    assert settings.algorithm.head_steps == 1
     assert Settings.from_values(settings.resolved()) == settings
 
 

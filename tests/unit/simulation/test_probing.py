@@ -71,6 +71,10 @@ def test_the_theorem_speaks_of_plain_single_steps(training: dict[str, float], re
     assert Settings.from_values({"training": training}).notes() == ()
 
 
+def test_the_theorem_speaks_of_heads_that_take_one_step() -> None:
+    assert why_no_bound(Flpdsp(head_steps=2), Training()) == "heads take more than one step"
+
+
 def test_masks_are_no_weights(world_of: WorldOf) -> None:
     row = row_of(world_of(FedMask()))
     assert row["theory_eta"] is None

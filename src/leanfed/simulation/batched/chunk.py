@@ -128,27 +128,44 @@ class Masking:
         """The weights at which gradients are taken."""
         return Weights(masked(weights.shared, self.shared), masked(weights.private, self.private))
 
+    def decay(self, slope: Tensor, at: Tensor, mask: Tensor | None, training: Training) -> None:
+        """Add weight decay to a part's slope, and take from it what masked weights do not get."""
+        if training.weight_decay:
+            slope.add_(at, alpha=training.weight_decay)
+        if self.gradient and mask is not None:
+            slope.mul_(mask)
+
 
 UNMASKED = Masking()
 
 
-def local_steps(chunk: Chunk, tools: Tools, private: Tensor, masking: Masking = UNMASKED) -> ChunkRun:
+def local_steps(
+    chunk: Chunk, tools: Tools, private: Tensor, masking: Masking = UNMASKED, head_steps: int = 1
+) -> ChunkRun:
     """`algorithms.local.local_steps` for a chunk; the shared weights are one row until a step sets them apart."""
-    steps, momentum = chunk.training.local_steps, chunk.training.momentum
+    steps, momentum, cut = chunk.training.local_steps, chunk.training.momentum, len(chunk.shared)
     weights = Weights(chunk.shared.unsqueeze(0), private)
     velocity = chunk.memory("velocity") if momentum and private.shape[1] else None
     losses, total = [], torch.empty(0)
     for step, rows in enumerate(chunk.samples()):
-        if masking.discard:
-            weights = masking.used(weights)
-        loss, gradient = gradient_step(chunk, tools, weights, masking, rows)
-        losses.append(loss)
-        total = gradient if steps == 1 else total.add_(gradient) if step else gradient.clone()
-        shared_slope, private_slope = gradient[:, : len(chunk.shared)], gradient[:, len(chunk.shared) :]
-        if velocity is not None:
-            velocity = private_slope = private_slope.add(velocity, alpha=momentum)
-        shared = weights.shared if step == steps - 1 else weights.shared.sub(shared_slope, alpha=chunk.rate)
-        weights = Weights(shared, weights.private.sub(private_slope, alpha=chunk.rate))
+        for turn in range(head_steps):
+            if masking.discard:
+                weights = masking.used(weights)
+            if turn == 0:
+                loss, gradient = gradient_step(chunk, tools, weights, masking, rows)
+                losses.append(loss)
+                shared_slope, slope = gradient[:, :cut], gradient[:, cut:]
+                total = total.add_(gradient) if step else gradient if steps == head_steps == 1 else gradient.clone()
+                if step < steps - 1:
+                    shared = weights.shared.sub(shared_slope, alpha=chunk.rate)
+            else:
+                slope = head_step(chunk, tools, weights, masking, rows)
+                total[:, cut:].add_(slope)
+            if velocity is not None:
+                velocity = slope = slope.add(velocity, alpha=momentum)
+            weights = Weights(weights.shared, weights.private.sub(slope, alpha=chunk.rate))
+        if step < steps - 1:
+            weights = Weights(shared, weights.private)
     return ChunkRun(total, weights.private, velocity, chunk.mean_loss(losses))
 
 
@@ -156,15 +173,17 @@ def gradient_step(chunk: Chunk, tools: Tools, weights: Weights, masking: Masking
     """Loss (C,) and the gradient (C, d) that a step follows, with weight decay and mask."""
     used, cut = masking.used(weights), len(chunk.shared)
     loss, gradient = tools.model.loss_and_gradient(used, rows, chunk.labels(rows))
-    for part, at, mask in (
-        (gradient[:, :cut], used.shared, masking.shared),
-        (gradient[:, cut:], used.private, masking.private),
-    ):
-        if chunk.training.weight_decay:
-            part.add_(at, alpha=chunk.training.weight_decay)
-        if masking.gradient and mask is not None:
-            part.mul_(mask)
+    masking.decay(gradient[:, :cut], used.shared, masking.shared, chunk.training)
+    masking.decay(gradient[:, cut:], used.private, masking.private, chunk.training)
     return loss, gradient
+
+
+def head_step(chunk: Chunk, tools: Tools, weights: Weights, masking: Masking, rows: Ints) -> Tensor:
+    """The gradient (C, d_private) that a further step of the heads follows, with weight decay and mask."""
+    used = masking.used(weights)
+    slope = tools.model.head_gradient(used, rows, chunk.labels(rows))
+    masking.decay(slope, used.private, masking.private, chunk.training)
+    return slope
 
 
 def masked(weights: Tensor, mask: Tensor | None) -> Tensor:

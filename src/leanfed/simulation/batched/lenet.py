@@ -7,6 +7,7 @@ Weights come in two parts, shared and private, each with a leading dimension of 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from leanfed.records import Ints
 from leanfed.simulation.batched.trunk import Convolutions, Trunk
 from leanfed.tasks.split import Split
 
+DENSE = ("conv3", "fc1", "fc2")  # conv3's input is as large as its kernel
+
 
 class Weights(NamedTuple):
     """The two parts of a flat model."""
@@ -27,7 +30,7 @@ class Weights(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """A fully connected layer (conv3 is one: its input is as large as its kernel)."""
+    """A fully connected layer (conv3 is one)."""
 
     weight: Tensor  # (1 or C, out, in)
     bias: Tensor  # (1 or C, out)
@@ -56,6 +59,24 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     loss = -log_share.gather(2, at_label).squeeze(2).mean(1)
     slope = log_share.exp_().scatter_add_(2, at_label, torch.full(at_label.shape, -1.0))
     return loss, slope.div_(labels.shape[1])
+
+
+def dense_pass(
+    x: Tensor, layers: Sequence[Dense], gradients: Sequence[Dense], labels: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Forward and back through dense layers with ReLU between them, each layer's gradient written.
+
+    Returns each client's loss (C,), the slope at x, and what enters each layer.
+    """
+    entering = [x]
+    for layer in layers[:-1]:
+        entering.append(apply_dense(entering[-1], layer).relu_())
+    loss, slope = cross_entropy(apply_dense(entering[-1], layers[-1]), labels)
+    for i in reversed(range(len(layers))):
+        slope = dense_backward(entering[i], slope, layers[i], gradients[i])
+        if i:
+            slope.mul_(entering[i] > 0)
+    return loss, slope, entering
 
 
 @dataclass(frozen=True)
@@ -92,22 +113,33 @@ class ChunkModel:
             for name, shape in shapes.items():
                 self._places[name] = _Place(part, start, offset, shape)
                 start += math.prod(shape)
+        dense = [f"{name}.weight" in split.private for name in DENSE]
+        inside = all(name.partition(".")[0] in DENSE for name in split.private)
+        self._first_private = dense.index(True) if inside and any(dense) else None
+        self._entering: list[Tensor] = []  # the dense layers in the last call
 
     def loss_and_gradient(self, weights: Weights, rows: Ints, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Every client's mean loss (C,) and gradient (C, d) on its samples (C, B), valid until the next call."""
         gradient = self.gradient[: len(rows)]
         convolutions, layers = self._read({n: p.of(weights) for n, p in self._places.items()})
         to_convolutions, to_layers = self._read({n: p.of_gradient(gradient) for n, p in self._places.items()})
-        inputs = [self.trunk.forward(rows, convolutions)]
-        for layer in layers[:-1]:
-            inputs.append(apply_dense(inputs[-1], layer).relu_())
-        loss, slope = cross_entropy(apply_dense(inputs[-1], layers[-1]), labels)
-        for i in (2, 1, 0):
-            slope = dense_backward(inputs[i], slope, layers[i], to_layers[i])
-            if i:
-                slope.mul_(inputs[i] > 0)
+        loss, slope, self._entering = dense_pass(self.trunk.forward(rows, convolutions), layers, to_layers, labels)
         self.trunk.backward(slope, to_convolutions)
         return loss, gradient
+
+    def head_gradient(self, weights: Weights, rows: Ints, labels: Tensor) -> Tensor:
+        """(C, d_private) at other private weights, on the samples and at the shared weights of the last call.
+
+        A head of dense layers goes on from what enters it, any other takes the whole way; both use up the gradient.
+        """
+        gradient, first = self.gradient[: len(rows)], self._first_private
+        if first is None:
+            self.loss_and_gradient(weights, rows, labels)
+        else:
+            _, layers = self._read({n: p.of(weights) for n, p in self._places.items()})
+            _, to_layers = self._read({n: p.of_gradient(gradient) for n, p in self._places.items()})
+            dense_pass(self._entering[first], layers[first:], to_layers[first:], labels)
+        return gradient[:, gradient.shape[1] - weights.private.shape[1] :]
 
     def logits(self, weights: Weights, rows: Ints) -> Tensor:
         """Every client's answers (C, B, classes) on its samples (C, B)."""
@@ -120,5 +152,5 @@ class ChunkModel:
     def _read(self, named: dict[str, Tensor]) -> tuple[Convolutions, tuple[Dense, ...]]:
         """Parameters by name as layers, conv3 as a dense one."""
         first = Convolutions(*(named[f"{layer}.{kind}"] for layer in ("conv1", "conv2") for kind in ("weight", "bias")))
-        dense = (Dense(named[f"{n}.weight"].flatten(2), named[f"{n}.bias"]) for n in ("conv3", "fc1", "fc2"))
+        dense = (Dense(named[f"{n}.weight"].flatten(2), named[f"{n}.bias"]) for n in DENSE)
         return first, tuple(dense)

@@ -47,7 +47,7 @@ def train_flpdsp(chunk: Chunk, tools: Tools) -> ChunkOutcome:
         discard=algorithm.prune.head_memory == "discard",
         gradient=algorithm.prune.masked_gradient,
     )
-    run = local_steps(chunk, tools, private, masking)
+    run = local_steps(chunk, tools, private, masking, algorithm.head_steps)
     memory = {}
     if algorithm.prune.score == "importance":
         memory["head_gradient"] = run.gradient[:, len(chunk.shared) :].clone()

@@ -1,0 +1,49 @@
+"""Heads that go on from features: what they cost, and that they learn as if the whole model had run again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from leanfed.tasks.chain import multiply_adds
+from leanfed.tasks.models import MODELS, LeNet5, build_model
+from leanfed.tasks.resnet import ResNet18
+from leanfed.tasks.split import FlatModel, split_after
+
+
+def test_multiply_adds_of_lenet_by_hand() -> None:
+    by_hand = [28 * 28 * 6 * 25, 10 * 10 * 16 * 150, 400 * 120, 120 * 84, 84 * 10]
+    assert multiply_adds(LeNet5(10), (1, 32, 32)) == by_hand
+
+
+def test_counting_leaves_the_model_as_it_was() -> None:
+    model = ResNet18(10, "large", (4, 8, 8, 8)).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert len(multiply_adds(model, (3, 32, 32))) == len(model.stages()) == 10
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert not any(layer._forward_hooks for layer in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("model", "layer"),
+    [
+        ("lenet5", "conv1"),
+        ("lenet5", "conv3"),
+        ("lenet5", "fc1"),
+        ("resnet18-imagenet", "stage4.0"),
+        ("resnet18-imagenet", "stage2.0.conv1"),  # inside a stage
+        ("tiny-norm", "norm1"),  # no chain
+    ],
+)
+def test_a_head_gradient_is_the_whole_models(model: str, layer: str) -> None:
+    torch.manual_seed(1)
+    network = build_model(model, 10, seed=0)
+    split = split_after(network, layer)
+    flat = FlatModel(network, split)
+    inputs, labels = torch.randn(6, *(MODELS[model].input_shape or ())), torch.arange(6)
+    shared, private = flat.initial[: split.shared_size], flat.initial[split.shared_size :]
+    other = private + 0.01 * torch.randn_like(private)
+    expected = flat.loss_and_gradient(torch.cat([shared, other]), inputs, labels)[1][split.shared_size :].clone()
+    flat.loss_and_gradient(torch.cat([shared, private]), inputs, labels)
+    assert torch.allclose(flat.head_gradient(other, labels), expected, rtol=1e-4, atol=1e-6)
