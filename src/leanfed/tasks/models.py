@@ -67,7 +67,7 @@ class LeNet5(Chain):
         }
 
 
-MODELS.add("lenet5", ModelSpec(LeNet5, input_shape=(1, 32, 32), default_split="conv3", head_steps=10))
+MODELS.add("lenet5", ModelSpec(LeNet5, input_shape=(1, 32, 32), default_split="conv3", head_steps=20))
 # The last block, pooling and classifier are private, as in the paper: d_B 6,448,192 and d_P 4,725,770 for ten classes.
 MODELS.add("resnet18", ModelSpec(ResNet18, input_shape=(3, 32, 32), default_split="stage4.0"))
 # The ImageNet stem at 32x32, for slow machines: about a fifteenth of the arithmetic, and lower accuracy.
