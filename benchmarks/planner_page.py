@@ -1,7 +1,8 @@
 """From a slider's move to the allocation redrawn, for 100 devices: milliseconds in Chromium, and of the answer alone.
 
-    python benchmarks/planner_page.py [OUT]
+    chrt -r 5 python benchmarks/planner_page.py [OUT]
 
+`chrt` keeps other work on the machine from counting; on a quiet one it can be left out.
 A real `leanfed serve` on loopback. The page notes when a slider moved and when the figure was redrawn; the answer alone
 is a POST to /api/plan with another bandwidth each time.
 """
@@ -89,7 +90,12 @@ def main() -> None:
     with served() as url:
         row: dict[str, Any] = {"clients": CLIENTS, "moves": MOVES}
         row |= {"redraw_ms": spread(redraws(url)), "answer_ms": spread(answers(url))}
-    row |= {"load_before": round(load, 2), "cores": os.cpu_count(), "python": platform.python_version()}
+    row |= {
+        "load_before": round(load, 2),
+        "real_time": os.sched_getscheduler(0) == os.SCHED_RR,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
     print(json.dumps(row))
     if len(sys.argv) > 1:
         write_json(Path(sys.argv[1]), row)

@@ -65,6 +65,28 @@ def test_the_planner_answers_a_slider(url: str, open_page: Open) -> None:
     assert page.locator("#absent li").count() > 0
 
 
+def test_a_dragged_slider_asks_for_no_more_than_it_shows(url: str, open_page: Open) -> None:
+    page = open_page(url + "planner").page
+    settled(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(url)))
+    page.evaluate(
+        """() => {
+          const slider = document.getElementById("slider-bandwidth_hz");
+          document.body.dataset.state = "moving";
+          for (let place = 500; place < 530; place += 1) {
+            slider.value = place;
+            slider.dispatchEvent(new Event("input", { bubbles: true }));
+          }
+        }"""
+    )
+    settled(page)
+    # Thirty moves, two plans: the first at once, the newest when its answer is there; curves for the newest only.
+    assert asked == ["api/plan", "api/plan", "api/curves"]
+    shown = float(page.locator("#command").inner_text().split("bandwidth_hz=")[1].split()[0])
+    assert shown == pytest.approx(1e6 * float(page.input_value("#slider-bandwidth_hz-number")))
+
+
 def test_the_exports_are_what_the_command_gives(url: str, open_page: Open, tmp_path: Path) -> None:
     page = open_page(url + "planner").page
     settled(page)

@@ -105,6 +105,30 @@ def test_the_streamed_engines_ratios_in_the_readme_are_the_committed_measurement
     assert max(row["cpu_ratio_one_batch"], row["cpu_ratio_chunked"]) <= 1.25
 
 
+def test_the_pages_figures_in_the_documents_are_the_committed_measurements() -> None:
+    scale = json.loads((ROOT / "results/report/scale.json").read_text())
+    told = (
+        f"A page over {scale['runs']} runs of {scale['rounds']:,} rounds and {scale['clients']} clients is made in "
+        f"{scale['build_s']:.1f} s, weighs {scale['megabytes']:.1f} MB and opens in {scale['open_s'][0]:.1f} to "
+        f"{scale['open_s'][-1]:.1f} s"
+    )
+    assert told in " ".join(README.split())
+    assert (scale["runs"], scale["rounds"], scale["clients"]) == (20, 1_000, 100)
+    assert scale["build_s"] < 20
+    assert scale["megabytes"] < 15
+    assert max(scale["open_s"]) < 3
+    planner = json.loads((ROOT / "results/report/planner.json").read_text())
+    redraw, answer = planner["redraw_ms"], planner["answer_ms"]
+    told = (
+        f"For {planner['clients']} devices the allocation is redrawn {redraw['least']} to {redraw['most']} ms after a "
+        f"slider has moved, median {redraw['median']} ms, of which the server's answer takes {answer['least']} to "
+        f"{answer['most']} ms"
+    )
+    assert told in " ".join((ROOT / "docs/serve.md").read_text().split())
+    assert planner["clients"] == 100
+    assert redraw["most"] < 300
+
+
 def test_the_differences_told_in_the_readme_are_the_committed_results() -> None:
     rows = json.loads((ROOT / "results/foundation/methods.json").read_text())
     of = {(row["algorithm"], row["partition"]): row for row in rows}

@@ -3,6 +3,7 @@
 (function (lf) {
   const { make, at } = lf, presets = JSON.parse(at("presets").textContent);
   const CURVES = ["participation", "bandwidth", "worth"]; // figures that need more than the plan
+  const NAMED = 8; // clients of a list that stand outside its fold
   const QUIET_MS = 120; // curves are asked for once the sliders rest
   let asking = false, again = false, resting = 0, moved = performance.now();
 
@@ -14,6 +15,7 @@
 
   async function ask() {
     asking = true;
+    clearTimeout(resting); // the curves of a plan that is no longer asked for
     const question = lf.question(), began = moved;
     document.body.dataset.state = "asking";
     try {
@@ -80,7 +82,10 @@
   }
 
   function showAbsent(told) {
-    const list = (title, entries) => (entries.length ? [make("p", {}, title), make("ul", {}, entries.map((entry) => make("li", {}, make("strong", {}, entry.name), `: ${entry.why}`)))] : []);
+    const opened = Boolean(at("absent").querySelector("details[open]"));
+    const items = (entries) => make("ul", {}, entries.map((entry) => make("li", {}, make("strong", {}, entry.name), `: ${entry.why}`)));
+    const rest = (entries) => (entries.length ? [make("details", { open: opened }, make("summary", {}, `${entries.length} more`), items(entries))] : []);
+    const list = (title, entries) => (entries.length ? [make("p", {}, title), items(entries.slice(0, NAMED)), ...rest(entries.slice(NAMED))] : []);
     const nobody = told.excluded.length + told.starved.length === 0 ? [make("p", { class: "muted" }, "Everyone takes part in earnest.")] : [];
     at("absent").replaceChildren(make("h3", {}, "Who is left out, and what would help"), ...nobody,
       ...list(`${told.excluded.length} excluded: they cannot take part even alone on the band.`, told.excluded),
