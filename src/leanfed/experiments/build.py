@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -36,6 +36,7 @@ from leanfed.theory.recorded import with_bounds
 
 Listener = Callable[[RoundRecord], None]
 WIRE_TYPES = {32: "float32", 16: "float16"}  # value width -> how the codec sends it
+SECRET = ("--token",)  # options whose value stays out of the folder
 TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
 
 
@@ -145,8 +146,21 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "versions": {name: version(name) for name in TRACKED},
         "commit": _commit(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(sys.argv),
     }
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command line as it can be given again, without the values of secrets: the folder may be shown to anyone."""
+    name = Path(arguments[0]).name
+    words = ["leanfed" if name == "cli.py" else name, *arguments[1:]]
+    for place, word in enumerate(words):
+        option, equals, _ = word.partition("=")
+        if option in SECRET and equals:
+            words[place] = f"{option}=..."
+        elif option in SECRET and place + 1 < len(words):
+            words[place + 1] = "..."
+    return shlex.join(words)
 
 
 def _commit() -> str | None:
