@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMN_IN = 3.5  # width of one column of a two-column page
+SHORT = 24  # letters of a label of which two fit beside each other
 DASHES = ("-", "--", ":", "-.")
 HATCHES = ("", "///", "...", "xxx")
 STYLE: Final[dict[Any, Any]] = {
@@ -61,10 +64,13 @@ def draw_lines(
     path: Path, series: Sequence[Series], x_label: str, y_label: str, *, floor: float | None = None, shaded: float = 0.0
 ) -> None:
     """Lines with bands; `shaded` marks the range from 0 to that x."""
-    with _picture(path, rows=1) as axes:
+    labels = (
+        [line.label for line in series] + ["majority guess"] * (floor is not None) + ["worst decile"] * bool(shaded)
+    )
+    with _picture(path, rows=1, legend=labels) as axes:
         for number, line in enumerate(series):
             look = number if line.look is None else line.look
-            colour, dash = COLOURS[look % len(COLOURS)], DASHES[look // len(COLOURS) % len(DASHES)]
+            colour, dash = COLOURS[look % len(COLOURS)], DASHES[look % len(DASHES)]
             axes[0].plot(line.x, line.y, color=colour, linestyle=dash, label=line.label)
             if line.low is not None and line.high is not None:
                 axes[0].fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
@@ -81,8 +87,10 @@ def draw_bars(
     """Horizontal bars, one group per name, side by side or end to end; NaN has no bar."""
     count, places = len(parts), np.arange(len(names))
     height = 0.8 if stacked else 0.8 / count
-    inches = 0.5 + max(0.24 * len(names) * (1 if stacked else count * 0.6), 0.9)
-    with _picture(path, rows=1, height=inches) as axes:
+    heads = ["\n".join(wrap(name, 20)) or name for name in names]
+    lines = max(1 + head.count("\n") for head in heads) if heads else 1
+    inches = 0.5 + max(len(names) * max(0.24 if stacked else 0.144 * count, 0.05 + 0.13 * lines), 0.9)
+    with _picture(path, rows=1, height=inches, legend=list(parts)) as axes:
         left = np.zeros(len(names))
         for number, (label, given) in enumerate(parts.items()):
             values = np.nan_to_num(np.asarray(given, dtype=float))
@@ -94,7 +102,7 @@ def draw_bars(
             }
             axes[0].barh(places + shift, values, height, left=left, label=label, linewidth=0.4, **look)
             left = left + values if stacked else left
-        axes[0].set_yticks(places, names)
+        axes[0].set_yticks(places, heads)
         axes[0].invert_yaxis()
         _finish(axes[0], x_label, "")
 
@@ -105,10 +113,30 @@ def draw_maps(path: Path, maps: Sequence[Map], x_label: str, y_label: str) -> No
         for place, drawn in zip(axes, maps, strict=True):
             place.set_facecolor("0.88")
             edges = (_edges(drawn.x), _edges(drawn.y))
-            mesh = place.pcolormesh(*edges, np.ma.masked_invalid(drawn.values), cmap="viridis", rasterized=True)
-            place.figure.colorbar(mesh, ax=place, label=drawn.label, pad=0.02)
+            low, high, most = _limits(drawn.values)
+            mesh = place.pcolormesh(
+                *edges, np.ma.masked_invalid(drawn.values), cmap="viridis", rasterized=True, vmin=low, vmax=high
+            )
+            place.figure.colorbar(
+                mesh, ax=place, label=drawn.label, pad=0.02, extend="max" if most > high else "neither"
+            )
             place.set(ylabel=y_label)
         axes[-1].set(xlabel=x_label)
+
+
+def _limits(values: Floats) -> tuple[float, float, float]:
+    """Where the colours begin and end, and the largest entry.
+
+    What is the same everywhere is shown between 0 and 1, or 0 and twice itself; a few entries far above all others do
+    not take the colours away from them.
+    """
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return 0.0, 1.0, 1.0
+    low, high, most = float(known.min()), float(np.quantile(known, 0.99)), float(known.max())
+    if most - low <= 1e-6 * max(abs(most), 1e-9):
+        return 0.0, 1.0 if most <= 1.0 else 2.0 * most, most
+    return (low, high, most) if most > 3.0 * high > 3.0 * low else (low, most, most)
 
 
 def _edges(centres: Floats) -> Floats:
@@ -120,20 +148,21 @@ def _edges(centres: Floats) -> Floats:
 
 
 @contextmanager
-def _picture(path: Path, *, rows: int, height: float = 2.4) -> Iterator[list[Axes]]:
-    """Empty axes below each other; what was drawn on them is saved by the file's ending."""
+def _picture(path: Path, *, rows: int, height: float = 2.1, legend: Sequence[str] = ()) -> Iterator[list[Axes]]:
+    """Empty axes below each other, and room for a legend above; what was drawn is saved by the file's ending."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(COLUMN_IN, height), layout="constrained")
+        columns = 2 if max(map(len, legend), default=0) <= SHORT else 1
+        figure = Figure(figsize=(COLUMN_IN, height + 0.15 * math.ceil(len(legend) / columns)), layout="constrained")
         FigureCanvasAgg(figure)
         axes = list(figure.subplots(rows, 1, squeeze=False)[:, 0])
         yield axes
         handles, labels = axes[0].get_legend_handles_labels()
         if handles:
-            figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+            figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
         make_folder(path.parent)
         undated: dict[str, Any] = {"CreationDate": None} if path.suffix == ".pdf" else {}
         kind = path.suffix[1:]
