@@ -133,3 +133,16 @@ def static_page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = tmp_path_factory.mktemp("page") / "report.html"
     build_report([runs], page, targets=(0.3, 0.9))
     return page
+
+
+@pytest.fixture(scope="session")
+def fleet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the real server and client apps, over messages carried in memory."""
+    pytest.importorskip("flwr")
+    from tests.unit.deployment.fleets import Trial, settings_of
+    from tests.unit.deployment.identity import as_run_one
+
+    with as_run_one():
+        trial = Trial(settings_of(rounds=4), tmp_path_factory.mktemp("fleet"))
+        trial.play()
+    return trial.folder

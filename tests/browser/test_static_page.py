@@ -29,7 +29,8 @@ def saved(watched: Watched, figure: str, kind: str) -> bytes:
 def test_every_figure_is_drawn_with_data_in_it(static_page: Path, open_page: Open) -> None:
     watched = open_page(static_page)
     watched.draw_all()
-    assert set(watched.figures()) == FIGURES
+    assert set(watched.figures()) == FIGURES | {"measured"}
+    assert watched.page.locator("#figure-measured").is_hidden()  # of real fleets only
     labels = watched.page.locator("#run option").all_inner_texts()
     assert len(labels) == 5
     for number, label in enumerate(labels):
@@ -71,10 +72,10 @@ def joint_page(browser: Browser, static_page: Path) -> Iterator[Watched]:
         ("accuracy", "seeds", "each"),
         ("bits", "per", "run"),
         *(("time", "view", view) for view in ("sum", "share")),
-        *(("heat", "rate", rate) for rate in ("r", "share")),
+        *(("heat", "rate", rate) for rate in ("r", "share", "k")),
         *(("cell", "colour", colour) for colour in ("r", "share", "accuracy")),
         ("energy", "view", "dearest"),
-        ("labels", "view", "share"),
+        ("labels", "view", "count"),
         *(("solver", "view", view) for view in ("options", "taking", "cost")),
     ],
 )
@@ -139,6 +140,7 @@ def test_the_numbers_of_a_figure_are_those_of_the_folder(runs: Path, static_page
     watched.page.select_option("#run", label="FLPDSP-OPT, seed 1")
     watched.draw_all()
     clients = pl.read_parquet(runs / "joint-1/clients.parquet")
+    watched.choose("heat", "rate", "k")
     rows = json.loads(saved(watched, "heat", "json"))["rows"]
     assert len(rows) == clients.height
     shown = {(int(client), int(number)): k for client, number, k in rows}
@@ -200,3 +202,30 @@ def test_markup_in_names_and_settings_is_shown_as_text(runs: Path, tmp_path: Pat
     assert legend.text_content() == MARKUP
     assert legend.locator("b").count() == 0
     assert page.locator("#command").text_content() == MARKUP
+
+
+def test_a_real_fleets_page_shows_prediction_and_measurement(
+    fleet_run: Path, runs: Path, tmp_path: Path, open_page: Open
+) -> None:
+    build_report([fleet_run, runs / "joint-0"], tmp_path / "page.html")
+    watched = open_page(tmp_path / "page.html")
+    watched.draw_all()
+    places = {text.split(",")[0]: n for n, text in enumerate(watched.page.locator("#run option").all_inner_texts())}
+    watched.page.select_option("#run", str(places["FLPDSP-OPT"]))
+    assert watched.page.locator("#figure-measured").is_hidden()  # a simulated run measures nothing
+    watched.page.select_option("#run", str(places["fleet"]))
+    assert watched.page.locator("#figure-measured").is_visible()
+    rounds, clients = (pl.read_parquet(fleet_run / f"{name}.parquet") for name in ("rounds", "clients"))
+    shown = {trace["name"]: trace["y"] for trace in watched.traces("measured")}
+    assert shown["predicted"] == pytest.approx(rounds["latency_s"].to_list(), rel=1e-5)
+    assert shown["measured"] == pytest.approx(rounds["elapsed_s"].to_list(), rel=1e-5)
+    watched.choose("measured", "view", "bytes")
+    shown = {trace["name"]: trace["y"] for trace in watched.traces("measured")}
+    coded = clients.group_by("round", maintain_order=True).agg(pl.col("frame_bytes").sum())["frame_bytes"] / 1e3
+    assert shown["coded updates"] == pytest.approx(coded.to_list(), rel=1e-5)
+    assert shown["whole answers as sent"] == pytest.approx((rounds["message_bytes"] / 1e3).to_list(), rel=1e-5)
+    assert all(a < b for a, b in zip(shown["coded updates"], shown["whole answers as sent"], strict=True))
+    watched.choose("measured", "view", "stages")
+    assert {trace["name"] for trace in watched.traces("measured")} >= {"training", "upload"}
+    told = json.loads(saved(watched, "measured", "json"))
+    assert len(told["rows"]) == rounds.height

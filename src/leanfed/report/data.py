@@ -11,9 +11,9 @@ from typing import Any
 
 from leanfed.charts.costs import AXES
 from leanfed.errors import StorageError
-from leanfed.report import parts, planned
+from leanfed.report import measured, parts, planned
 from leanfed.report.curves import METRICS, RunCurve, band, costs_of, final_values, mean_of, run_curve
-from leanfed.report.groups import METHOD_NAMES, Group, group_runs
+from leanfed.report.groups import METHOD_NAMES, Group, dataset_name, group_runs, partition_name
 from leanfed.report.packing import clean
 from leanfed.report.published import Published, differences
 from leanfed.report.read import Flaw, Lacking, RunFiles, read_run
@@ -23,6 +23,7 @@ FORMAT = 1
 TARGETS = (0.8, 0.9)
 FIGURES = {
     "time": parts.time_part,
+    "measured": measured.measured_part,
     "heat": parts.heat_part,
     "cell": planned.cell_part,
     "energy": parts.energy_part,
@@ -126,19 +127,11 @@ def _group(group: Group, runs: Sequence[RunFiles]) -> dict[str, Any]:
         "label": group.label,
         "runs": list(group.members),
         "method": METHOD_NAMES.get(algorithm, algorithm),
-        "dataset": first.setting("task.dataset", None),
+        "dataset": dataset_name(first.setting("task.dataset", None)),
         "model": first.setting("task.model", None),
-        "partition": _partition(first),
+        "partition": partition_name(first),
         "clients": first.clients,
     }
-
-
-def _partition(run: RunFiles) -> str:
-    """Class-2, alpha 0.1 or IID."""
-    kind = run.setting("task.partition.kind", None)
-    if kind == "class":
-        return f"Class-{run.setting('task.partition.classes_per_client', '?')}"
-    return f"alpha {run.setting('task.partition.alpha', '?')}" if kind == "dirichlet" else "IID" if kind else "unknown"
 
 
 def _bands(groups: Sequence[Group], curves: Sequence[RunCurve | None]) -> list[dict[str, Any]]:
@@ -225,6 +218,6 @@ def _title(groups: Sequence[Group], runs: Sequence[RunFiles]) -> str:
     """What the page is about."""
     names = [group.label for group in groups]
     if len(names) == 1:
-        return f"{names[0]} on {runs[0].setting('task.dataset', 'unknown data')}"
+        return f"{names[0]} on {dataset_name(runs[0].setting('task.dataset', None)) or 'unknown data'}"
     listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"{len(runs)} runs: {listed}"

@@ -30,7 +30,7 @@ def write_figures(data: Data, folder: Path, kind: str) -> list[Path]:
     """All figures (`kind` is pdf or png) and tables of a report; returns the files."""
     make_folder(folder)
     written = [*_curves(data, folder, kind), *_bars(data, folder, kind), *_clients(data, folder, kind)]
-    written += _plans(data, folder, kind)
+    written += [*_plans(data, folder, kind), *_measured(data, folder, kind)]
     for name, text in (("runs.tex", _runs_table(data)), ("targets.tex", _targets_table(data))):
         write_text(folder / name, text)
         written.append(folder / name)
@@ -97,7 +97,7 @@ def _bars(data: Data, folder: Path, kind: str) -> list[Path]:
     if names:
         labels = {"computation": "computation", "communication": "upload", "downlink": "broadcast"}
         parts = {label: [row[key] for row in found] for key, label in labels.items() if any(row[key] for row in found)}
-        draw_bars(folder / f"time.{kind}", names, parts, "time of a round, slowest client [s]", stacked=True)
+        draw_bars(folder / f"time.{kind}", names, parts, "round of the slowest client [s]", stacked=True)
         written.append(folder / f"time.{kind}")
     return written
 
@@ -137,6 +137,19 @@ def _plans(data: Data, folder: Path, kind: str) -> list[Path]:
             written.append(folder / f"labels.{kind}")
             drawn = Map(filled, unpacked(labels["clients"]), np.arange(len(filled), dtype=float), "samples")
             draw_maps(written[-1], [drawn], "client", "label")
+    return written
+
+
+def _measured(data: Data, folder: Path, kind: str) -> list[Path]:
+    """Predicted and measured seconds of the rounds of every run on a real fleet."""
+    written = []
+    for run in data["runs"]:
+        part = run["measured"]
+        if "round" in part:
+            x = unpacked(part["round"])
+            lines = [Series(name, x, unpacked(part[f"{name}_s"])) for name in ("predicted", "measured")]
+            written.append(folder / f"measured-{_slug(run['label'])}.{kind}")
+            draw_lines(written[-1], lines, "round", "time of the round [s]")
     return written
 
 

@@ -21,6 +21,7 @@ METHOD_NAMES = {
     "fedavg-p": "FedAvg-P",
     "fedmask": "FedMask",
 }
+DATASET_NAMES = {"mnist": "MNIST", "mnist-5k": "MNIST-5k", "cifar10": "CIFAR-10", "svhn": "SVHN", "mrpc": "MRPC"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,19 @@ class Group:
 
     label: str
     members: tuple[int, ...]
+
+
+def dataset_name(name: Any) -> str | None:
+    """A data set as texts call it; your own keep their names."""
+    return None if name is None else DATASET_NAMES.get(str(name), str(name))
+
+
+def partition_name(run: RunFiles) -> str:
+    """Class-2, alpha 0.1 or IID."""
+    kind = run.setting("task.partition.kind", None)
+    if kind == "class":
+        return f"Class-{run.setting('task.partition.classes_per_client', '?')}"
+    return f"alpha {run.setting('task.partition.alpha', '?')}" if kind == "dirichlet" else "IID" if kind else "unknown"
 
 
 def group_runs(runs: Sequence[RunFiles]) -> list[Group]:

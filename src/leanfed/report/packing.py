@@ -44,7 +44,8 @@ def matrix(values: Floats) -> Packed:
     step = (high - low) / LEVELS or 1.0
     coded = np.full(values.shape, LEVELS + 1, dtype="<u2")
     coded[filled] = np.round((values[filled] - low) / step)
-    return {"u16": _text(coded), "rows": values.shape[0], "columns": values.shape[1], "low": low, "step": step}
+    shape = {"rows": values.shape[0], "columns": values.shape[1]}
+    return {"u16": _text(coded), **shape, "low": low, "high": high, "step": step}
 
 
 def unpacked(packed: Packed) -> Floats:

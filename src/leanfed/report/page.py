@@ -15,7 +15,7 @@ from leanfed.files import make_folder, write_text
 from leanfed.report.data import TARGETS, report_data
 from leanfed.report.packing import script_json
 
-SCRIPTS = ("core.js", "cards.js", "compare.js", "depth.js", "solver.js", "tables.js", "page.js")
+SCRIPTS = ("core.js", "cards.js", "compare.js", "measured.js", "depth.js", "solver.js", "tables.js", "page.js")
 
 
 def build_report(

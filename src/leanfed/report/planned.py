@@ -19,6 +19,8 @@ DEVICES = 400  # of a snapshot
 
 def cell_part(run: RunFiles) -> Part:
     """Devices by distance in some rounds, with k, r, share, accuracy and what became of them."""
+    if run.real and not run.fleet.width:
+        raise Lacking("Nobody told where the devices of this real fleet stand, so there is no map of them.")
     numbers = np.unique(run.column("fleet", "round").astype(np.int64))
     numbers = numbers[numbers < run.rounds_done]
     if not len(numbers):

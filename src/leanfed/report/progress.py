@@ -12,7 +12,7 @@ from typing import Any
 
 from leanfed.errors import LeanfedError
 from leanfed.files import lock_owner, read_json
-from leanfed.report.groups import METHOD_NAMES
+from leanfed.report.groups import METHOD_NAMES, dataset_name
 from leanfed.results import RunFolder
 
 DEPTH = 4  # folders below the served one in which runs are looked for
@@ -70,7 +70,7 @@ def standing(name: str, folder: RunFolder) -> Standing:
     try:
         settings = folder.read_settings()
         title, rounds = str(settings["name"]), int(settings["rounds"])
-        method, data = str(settings["algorithm"]["name"]), str(settings["task"]["dataset"])
+        method, data = str(settings["algorithm"]["name"]), dataset_name(settings["task"]["dataset"]) or ""
         method = METHOD_NAMES.get(method, method)
         done, accuracy, speed = _from_events(folder)
         if folder.finished:

@@ -1,7 +1,8 @@
 """Published values beside ours, from the results files that `leanfed reproduce` writes.
 
 results/NAME/results.json holds `numbers`, each with labels (method, partition, target, quantity), the published value
-and ours. A run of the catalogue is called "method, partition", which is how it is found again.
+and ours. A run of the catalogue is called "method, partition" (older ones "method", on that partition), which is how it
+is found again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from leanfed.errors import LeanfedError
 from leanfed.files import read_json
+from leanfed.report.groups import partition_name
 from leanfed.report.read import Flaw, RunFiles
 
 LATENCY = "latency (s)"
@@ -40,7 +42,7 @@ class Published:
         for entry in self._entries:
             if _squeezed(str(run.setting("task.dataset", "?"))) not in _squeezed(str(entry.get("title", ""))):
                 continue
-            numbers = [each for each in entry["numbers"] if _speaks_of(each, run.name, target)]
+            numbers = [each for each in entry["numbers"] if _speaks_of(each, run, target)]
             found = {each["labels"].get("quantity"): each for each in numbers}
             seconds, share = (found.get(quantity, {}) for quantity in (LATENCY, SHARE))
             if seconds.get("published") is not None:
@@ -48,18 +50,19 @@ class Published:
                     "seconds": seconds["published"],
                     "share": share.get("published"),
                     "our_share": share.get("mean"),
-                    "about": f"{entry.get('place') or entry.get('name')}: {entry.get('title')}",
+                    "about": str(entry.get("place") or entry.get("title") or entry.get("name")),
                 }
         return None
 
 
-def _speaks_of(number: Any, name: str, target: float) -> bool:
-    """Whether a number is about the run of this name and this target."""
+def _speaks_of(number: Any, run: RunFiles, target: float) -> bool:
+    """Whether a number is about the run and this target."""
     labels = number.get("labels") if isinstance(number, dict) else None
     if not isinstance(labels, dict):
         return False
-    called = f"{labels.get('method')}, {labels.get('partition')}"
-    return name in (called, f"{called} (quick)") and labels.get("target") == f"{100 * target:g} %"
+    called = f"{labels.get('method')}, {labels.get('partition')}".lower()
+    names = {run.name.lower(), f"{run.name}, {partition_name(run)}".lower()}
+    return labels.get("target") == f"{100 * target:g} %" and bool(names & {called, f"{called} (quick)"})
 
 
 def _squeezed(text: str) -> str:

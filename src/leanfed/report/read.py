@@ -67,6 +67,11 @@ class RunFiles:
         return seed if isinstance(seed, int) else None
 
     @property
+    def real(self) -> bool:
+        """Whether a fleet of real devices ran it: only that measures seconds."""
+        return "elapsed_s" in self.tables["rounds"].columns
+
+    @property
     def rounds_done(self) -> int:
         """Rounds in the table."""
         return self.tables["rounds"].height
@@ -100,6 +105,8 @@ class RunFiles:
     def world_field(self, name: str) -> Any:
         """A field of world.json."""
         if name not in self.world:
+            if self.real:
+                raise Lacking("The devices of a real fleet keep this to themselves; the run folder does not hold it.")
             reason = f"has no field {name!r}" if self.world else "is not there or not readable"
             raise Lacking(f"{self.folder.world} {reason}; runs of older versions did not write it")
         return self.world[name]
@@ -130,14 +137,16 @@ def read_run(folder: RunFolder) -> RunFiles:
     flaws: list[Flaw] = []
     old = "not there: an older leanfed did not write it, or it was removed"
     settings: dict[str, Any] = _read(flaws, folder.settings, lambda: read_json(folder.settings), {})
+    tables = {name: _table(flaws, folder, name) for name in TABLES}
+    known = None if "elapsed_s" in tables["rounds"].columns else old  # a real fleet keeps its labels and places
     return RunFiles(
         folder=folder,
         settings=settings,
-        world=_if_there(flaws, folder.world, read_json, {}, old),
+        world=_if_there(flaws, folder.world, read_json, {}, known),
         environment=_if_there(flaws, folder.environment, read_json, {}, old),
         summary=_if_there(flaws, folder.summary, read_json, {}),
-        tables={name: _table(flaws, folder, name) for name in TABLES},
-        fleet=_if_there(flaws, folder.fleet, read_parquet, pl.DataFrame(), old),
+        tables=tables,
+        fleet=_if_there(flaws, folder.fleet, read_parquet, pl.DataFrame(), known),
         events=_read(flaws, folder.events, lambda: [e for e in folder.read_events() if isinstance(e, dict)], []),
         flaws=flaws,
     )

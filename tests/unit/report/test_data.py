@@ -282,3 +282,39 @@ def test_what_json_cannot_hold_becomes_plain() -> None:
         "c": [None],
         "d": "x",
     }
+
+
+def on_devices(folder: Path) -> Path:
+    """A run by hand whose server also measured: 2 s a round, 1,000 bytes of 1,100 from each of two clients."""
+    rounds, clients = (pl.read_parquet(folder / f"{name}.parquet") for name in ("rounds", "clients"))
+    told = {"elapsed_s": 2.0, "message_bytes": 2_200.0, "tested": 2.0, "refused": 0.0, "late": 1.0, "lost": 0.0}
+    rounds.with_columns(pl.lit(v).alias(k) for k, v in told.items()).write_parquet(folder / "rounds.parquet")
+    mine = {"elapsed_s": 1.5, "ready_s": 0.1, "train_s": 0.2, "test_s": 0.3, "upload_s": 0.4, "frame_bytes": 1_000.0}
+    clients.with_columns(pl.lit(v).alias(k) for k, v in mine.items()).write_parquet(folder / "clients.parquet")
+    return folder
+
+
+def test_a_real_fleets_measurements_stand_beside_the_prediction(run: Path) -> None:
+    assert the_run(run)["measured"] == {"absent": True}
+    part = the_run(on_devices(run))["measured"]
+    assert unpacked(part["round"]).tolist() == [1, 2, 3, 4]
+    assert unpacked(part["predicted_s"]) == pytest.approx([0.4] * 4)
+    assert unpacked(part["measured_s"]).tolist() == [2.0] * 4
+    assert unpacked(part["predicted_kb"]) == pytest.approx([1e9 / 8e3] * 4)
+    assert unpacked(part["coded_kb"]) == pytest.approx([2.0] * 4)
+    assert unpacked(part["sent_kb"]) == pytest.approx([2.2] * 4)
+    spent = {name: unpacked(values) for name, values in part["stages"].items()}
+    assert {name: float(values[0]) for name, values in spent.items()} == pytest.approx(
+        {"ready": 0.1, "train": 0.2, "test": 0.3, "upload": 0.4, "rest": 0.5}
+    )
+    assert part["unheard"] == {"refused": 0.0, "late": 4.0, "lost": 0.0}
+
+
+def test_what_a_real_fleet_keeps_to_itself_is_no_flaw(run: Path) -> None:
+    on_devices(run)
+    for name in ("world.json", "fleet.parquet"):
+        (run / name).unlink()
+    data = report_data([run])
+    assert data["flaws"] == []
+    assert "keep this to themselves" in data["runs"][0]["labels"]["missing"]
+    assert "real fleet" in data["runs"][0]["cell"]["missing"]

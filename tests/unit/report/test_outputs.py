@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from tests.unit.report.folders import write_run
 
+from leanfed.experiments.catalogue import Scale
+from leanfed.experiments.paper.protocol import EQUAL, MNIST
 from leanfed.report.data import report_data
 from leanfed.report.figures import write_figures
 
+RESULTS_FOLDER = Path(__file__).resolve().parents[3] / "results"
 RESULTS = {
     "name": "table-mnist",
     "title": "Costs for MNIST-5k",
@@ -36,6 +39,26 @@ def test_the_papers_time_stands_beside_a_run_of_the_catalogue(tmp_path: Path) ->
     assert told["difference"] == pytest.approx(-0.2)
     assert (told["seconds"], told["share"], told["our_share"]) == (1.0, 0.5, 0.4)
     assert sum("paper" in row for row in rows) == 1
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["catalogue's name", "older name"])
+def test_the_committed_results_are_found_by_a_run_of_the_catalogue(tmp_path: Path, older: bool) -> None:
+    job = MNIST.job("FedPer, equal", EQUAL["FedPer, equal"], "Class-2", 0, Scale(seeds=(0,)))
+    settings = job.settings.resolved() | ({"name": "fedper, equal"} if older else {})
+    run = write_run(tmp_path / "run", rounds=10, clients=100)
+    (run / "settings.json").write_text(json.dumps(settings))
+    numbers = json.loads((RESULTS_FOLDER / "mnist-cost/results.json").read_text())["numbers"]
+    data = report_data([run], targets=[0.8, 0.9], results=RESULTS_FOLDER)
+    assert data["flaws"] == []
+    for target in data["targets"]:
+        labels = {"method": "FedPer, equal", "partition": "Class-2", "target": f"{100 * target['target']:g} %"}
+        told = target["rows"][0]["paper"]
+        (number,) = [n for n in numbers if n["labels"] == {**labels, "quantity": "latency (s)"}]
+        assert told["seconds"] == number["published"] > 0
+        assert (told["share"], told["our_share"]) == (1.0, 1.0)  # FedPer beside itself
+        ours = target["rows"][0]["mean"]["latency_s"]
+        assert told["difference"] == pytest.approx(ours / told["seconds"] - 1)
+        assert "MNIST" in told["about"]
 
 
 def test_a_damaged_results_file_is_named(tmp_path: Path) -> None:

@@ -22,6 +22,14 @@
     };
   };
 
+  /** A logarithmic axis whose every label is a whole number's worth: 1, 2, 5 within few decades, else the decades. */
+  lf.logAxis = function (values) {
+    const known = values.filter((value) => value !== null && value > 0), low = Math.floor(Math.log10(Math.min(...known))), high = Math.ceil(Math.log10(Math.max(...known)));
+    const digits = high - low > 3 ? [1] : high - low > 1 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7], ticks = [];
+    for (let power = low; power <= high; power += 1) for (const digit of digits) ticks.push(Number((digit * 10 ** power).toPrecision(3)));
+    return { type: "log", tickmode: "array", tickvals: ticks, ticktext: ticks.map((tick) => lf.number(tick)) };
+  };
+
   /** The colour bar that all maps share. */
   lf.colourBar = (title) => ({ title: { text: title, side: "right" }, thickness: 12, outlinewidth: 0, len: 1, x: 1.02, xpad: 4 });
 
@@ -93,15 +101,18 @@
   lf.drawCard = function (figure) {
     const chosen = lf.chosen(figure, lf.data), drawn = figure.draw(lf.data, chosen), card = figure.card;
     const plot = card.querySelector(".plot"), none = card.querySelector(".none");
+    card.hidden = Boolean(drawn.absent); // a figure that this run has no part in
+    figure.seen = true;
+    if (drawn.absent) { card.dataset.state = "absent"; Plotly.purge(plot); return; }
     card.querySelector("h3").textContent = drawn.title ?? figure.title;
     card.querySelector(".lead").textContent = drawn.lead ?? "";
     card.querySelector(".note").textContent = drawn.note ?? "";
     drawControls(figure, chosen);
     figure.drawn = drawn;
-    figure.seen = true;
     const empty = !drawn.traces;
     plot.hidden = empty;
     none.hidden = !empty;
+    card.querySelector(".controls").hidden = empty;
     none.textContent = empty ? drawn.missing : "";
     for (const button of card.querySelectorAll("[data-save]")) button.hidden = empty;
     card.dataset.state = empty ? "missing" : "drawn";

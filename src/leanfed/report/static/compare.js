@@ -22,7 +22,7 @@
       if (!there.length) continue;
       const [first, second] = there, name = (row) => data.groups[row.group].label;
       const partly = rows.filter((row) => row.reached && row.reached < row.of && !lf.state.hidden.has(row.group));
-      const clauses = [`${name(first)} reaches ${lf.percent(target, 0)} first${partly.length ? " on every seed" : ""}, after ${lf.number(first.mean.latency_s, 3)} simulated seconds`];
+      const clauses = [`${name(first)} reaches ${lf.percent(target, 0)}${shown(data).length > 1 ? " first" : ""}${partly.length ? " on every seed" : ""}${shown(data).length > 1 ? "," : ""} after ${lf.number(first.mean.latency_s, 3)} simulated seconds`];
       if (second) clauses.push(`${name(second)} follows after ${lf.number(second.mean.latency_s, 3)} s`);
       clauses.push(...partly.map((row) => `${name(row)} gets there in ${row.reached} of ${row.of} seeds`));
       return `${clauses.join("; ")}.`;
@@ -143,11 +143,10 @@
     return { traces, rows };
   }
 
-  const decileLayout = (more) => lf.layout("clients, from worst to best [%]", "test accuracy", {
-    xaxis: { range: [0, 100] }, yaxis: { range: [-0.02, 1.03] },
+  const decileLayout = (least) => lf.layout("clients, from worst to best [%]", "test accuracy", {
+    xaxis: { range: [0, 100] }, yaxis: { range: [Math.max(-0.02, Math.floor(10 * least - 0.5) / 10), 1.02] },
     shapes: [{ type: "rect", xref: "x", yref: "paper", x0: 0, x1: 10, y0: 0, y1: 1, fillcolor: lf.faded("#D55E00", 0.13), line: { width: 0 }, layer: "below" }],
     annotations: [{ x: 10.8, y: 0.02, xref: "x", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, text: "shaded: worst decile", font: { size: 12 } }],
-    ...more,
   });
 
   lf.figures.push({
@@ -162,7 +161,7 @@
       }).filter(Boolean);
       const more = worst.length > 4 ? ` and ${worst.length - 4} more` : "";
       return {
-        lead: `Mean accuracy of the worst tenth of the clients: ${worst.slice(0, 4).join(", ")}${more}.`, traces, layout: decileLayout(),
+        lead: `Mean accuracy of the worst tenth of the clients: ${worst.slice(0, 4).join(", ")}${more}.`, traces, layout: decileLayout(Math.min(...rows.map((row) => row[2]))),
         note: "At each run's last evaluation; one line per run.",
         table: { columns: ["run", "clients below [%]", "test accuracy"], rows },
       };

@@ -35,6 +35,9 @@ window.leanfed = { state: { run: null, hidden: new Set(), choices: {} }, figures
     return rows;
   };
 
+  /** How far the entries of a packed matrix lie apart; 0 where all are the same. */
+  lf.spread = (packed) => packed.high - packed.low;
+
   /** Text for the plotting script, which would read some markup: shown as it is written. */
   lf.plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 

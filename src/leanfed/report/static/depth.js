@@ -3,6 +3,8 @@
 (function (lf) {
   const run = (data) => data.runs[lf.state.run];
   const SCALE = "Viridis";
+  /** Ticks at whole numbers where there are few of them. */
+  const step = (values) => (values.length <= 12 ? 1 : undefined);
 
   lf.figures.push({
     id: "time", section: "depth", ofRun: true,
@@ -15,7 +17,7 @@
       const columns = names.map(([key]) => lf.column(part[key])), totals = columns.map((values) => values.reduce((a, b) => a + b, 0));
       const all = totals.reduce((a, b) => a + b, 0), thinned = part.of > x.length;
       const rows = x.map((round, i) => [round, lf.column(part.client)[i], ...columns.map((values) => values[i])]);
-      const look = [1, 0, 2].map((number) => lf.look(number).colour), few = x.length <= 150 && view !== "sum";
+      const look = [1, 0, 2].map((number) => lf.look(number).colour), few = x.length <= 80 && view !== "sum";
       const traces = names.map(([, label], place) => {
         let sum = 0;
         const step = part.of / x.length; // where rounds are left out, each one shown stands for so many
@@ -26,13 +28,13 @@
         });
         const common = { x, y, name: label, hovertemplate: `round %{x}, ${label}: %{y:.4g} ${view === "share" ? "%" : "s"}<extra></extra>` };
         return few ? { ...common, type: "bar", marker: { color: look[place] } }
-          : { ...common, mode: "lines", stackgroup: "one", line: { width: 0.6, color: look[place] }, fillcolor: lf.faded(look[place], 0.75) };
+          : { ...common, mode: "lines", stackgroup: "one", line: { width: 0, color: look[place], shape: view === "sum" ? "linear" : "hvh" }, fillcolor: lf.faded(look[place], 0.75) };
       }).filter((_, place) => totals[place] > 0);
       return {
         lead: `Of the time of all rounds, ${names.map(([, label], i) => (totals[i] > 0 ? `${label} takes ${((100 * totals[i]) / all).toFixed(0)} %` : null)).filter(Boolean).join(", ")}.`,
         traces, layout: lf.layout("round", view === "share" ? "share of the round [%]" : view === "sum" ? "simulated time so far [s]" : "simulated time of the round [s]",
           { barmode: "stack", bargap: 0.12, yaxis: { rangemode: "tozero" } }),
-        note: thinned ? `${x.length} of ${part.of} rounds, evenly spaced.` : "",
+        note: [run(data).measured.absent ? "" : "As the model predicts it; what was measured is shown below.", thinned ? `${x.length} of ${part.of} rounds, evenly spaced.` : ""].join(" ").trim(),
         table: { columns: ["round", "slowest client", "computation [s]", "upload [s]", "broadcast [s]"], rows },
       };
     },
@@ -44,25 +46,33 @@
     share: { label: "l, share of band", title: "share of the bandwidth", bar: "share of the band [%]" },
   };
 
+  /** The first of k, r and l that is not the same everywhere; else k. */
+  function varying({ heat }) {
+    const told = (rate) => heat[rate] && lf.spread(heat[rate]) > 1e-6 * Math.max(1e-9, heat[rate].low);
+    return Object.keys(RATES).find(told) || "k";
+  }
+
   lf.figures.push({
     id: "heat", section: "depth", ofRun: true,
-    controls: () => [{ key: "rate", label: "Show", options: Object.entries(RATES).map(([value, { label }]) => ({ value, label })) }],
+    controls: (data) => [{ key: "rate", label: "Show", options: Object.entries(RATES).map(([value, { label }]) => ({ value, label })), start: varying(run(data)) }],
     draw(data, { rate }) {
       const part = run(data).heat, title = `Who gets how much: ${RATES[rate].title}, by client and round`;
       if (part.missing) return { title, missing: part.missing };
       const x = lf.column(part.rounds), y = lf.column(part.clients), z = lf.matrix(part[rate]), rows = [];
       z.forEach((row, c) => row.forEach((value, i) => { if (value !== null) rows.push([y[c], x[i], value]); }));
-      const values = rows.map((row) => row[2]), low = Math.min(...new Set(values)), high = Math.max(...new Set(values));
+      const values = rows.map((row) => row[2]).sort((a, b) => a - b), low = values[0], high = values[values.length - 1];
+      // A few entries far above all others do not take the colours away from them.
+      const usual = values[Math.floor(0.99 * (values.length - 1))], cut = high > 3 * usual && usual > low;
       const taking = rows.length / (x.length * y.length), flat = high - low < 1e-6 * Math.max(1e-9, high);
       const few = [part.of_rounds > x.length ? `${x.length} of ${part.of_rounds} rounds` : "", part.of_clients > y.length ? `${y.length} of ${part.of_clients} clients` : ""].filter(Boolean);
       return {
         title,
         lead: flat ? `The same for everybody: ${lf.number(low)}${rate === "share" ? " %" : ""}.`
           : `From ${lf.number(low, 3)} to ${lf.number(high, 3)}${rate === "share" ? " %" : ""}; a client takes part in ${(100 * taking).toFixed(0)} % of the rounds on average.`,
-        traces: [{ type: "heatmap", x, y, z, colorscale: SCALE, zmin: rate === "share" || !flat ? undefined : 0, zmax: rate === "share" || !flat ? undefined : 1,
+        traces: [{ type: "heatmap", x, y, z, colorscale: SCALE, zmin: rate === "share" || !flat ? undefined : 0, zmax: cut ? usual : rate === "share" || !flat ? undefined : 1,
           colorbar: lf.colourBar(RATES[rate].bar), hoverongaps: false, hovertemplate: `client %{y}, round %{x}: %{z:.4g}<extra></extra>` }],
-        layout: lf.layout("round", "client", { plot_bgcolor: lf.isDark() ? "#39424d" : "#e3e6ea", xaxis: { showgrid: false }, yaxis: { showgrid: false } }),
-        note: [taking < 1 ? "Grey: not taking part." : "", few.length ? `${few.join(" and ")}, evenly spaced.` : ""].join(" ").trim(),
+        layout: lf.layout("round", "client", { plot_bgcolor: lf.isDark() ? "#39424d" : "#e3e6ea", xaxis: { showgrid: false, dtick: step(x) }, yaxis: { showgrid: false, dtick: step(y) } }),
+        note: [taking < 1 ? "Grey: not taking part." : "", cut ? `The brightest colour stands for ${lf.number(usual, 2)}${rate === "share" ? " %" : ""} and more.` : "", few.length ? `${few.join(" and ")}, evenly spaced.` : ""].join(" ").trim(),
         table: { columns: ["client", "round", RATES[rate].title], rows },
       };
     },
@@ -95,7 +105,7 @@
       const colours = Object.entries(RATES).map(([value, { label }]) => ({ value, label: label.split(",")[0] }));
       if (part.snapshots.some((snapshot) => snapshot.accuracy)) colours.push({ value: "accuracy", label: "accuracy" });
       const rounds = part.snapshots.map((snapshot) => ({ value: snapshot.round, label: String(snapshot.round) }));
-      return [{ key: "colour", label: "Colour", options: colours }, { key: "round", label: "Round", options: rounds, start: rounds[rounds.length - 1].value, range: true }];
+      return [{ key: "colour", label: "Colour", options: colours, start: varying(run(data)) }, { key: "round", label: "Round", options: rounds, start: rounds[rounds.length - 1].value, range: true }];
     },
     draw(data, { colour, round }) {
       const part = run(data).cell, title = "The cell: who gets how much at which distance from the base station";
@@ -162,7 +172,7 @@
   lf.figures.push({
     id: "labels", section: "depth", ofRun: true,
     title: "How unlike the clients' data are: labels held by each client",
-    controls: () => [{ key: "view", label: "Show", options: [{ value: "count", label: "samples" }, { value: "share", label: "share of the client's data" }] }],
+    controls: () => [{ key: "view", label: "Show", options: [{ value: "share", label: "share of the client's data" }, { value: "count", label: "samples" }] }],
     draw(data, { view }) {
       const part = run(data).labels;
       if (part.missing) return { missing: part.missing };
@@ -175,7 +185,7 @@
         lead: `A client holds ${lf.number(mean, 2)} of ${labels.length} labels on average, and ${lf.number(Math.min(...sums), 6)} to ${lf.number(Math.max(...sums), 6)} training samples.`,
         traces: [{ type: "heatmap", x: clients, y: labels, z, colorscale: SCALE, zmin: 0, zmax: Math.max(...z.flat()), colorbar: lf.colourBar(view === "count" ? "training samples" : "share [%]"), hoverongaps: false, xgap: clients.length <= 60 ? 1 : 0, ygap: 1,
           hovertemplate: `client %{x}, label %{y}: %{z:.4g}${view === "count" ? " samples" : " %"}<extra></extra>` }],
-        layout: lf.layout("client", "label", { plot_bgcolor: lf.isDark() ? "#39424d" : "#e3e6ea", xaxis: { showgrid: false }, yaxis: { showgrid: false, dtick: labels.length <= 12 ? 1 : undefined } }),
+        layout: lf.layout("client", "label", { plot_bgcolor: lf.isDark() ? "#39424d" : "#e3e6ea", xaxis: { showgrid: false, dtick: step(clients) }, yaxis: { showgrid: false, dtick: step(labels) } }),
         note: `Grey: none of that label.${part.of_clients > clients.length ? ` ${clients.length} of ${part.of_clients} clients, evenly spaced.` : ""}`,
         table: { columns: ["client", "label", "training samples"], rows },
       };

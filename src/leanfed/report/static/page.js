@@ -2,6 +2,7 @@
 // The page as a whole: build it once, show data in it, and show newer data when a live page hands it over.
 (function (lf) {
   const { make } = lf, at = (id) => document.getElementById(id);
+  const FLAWS = 4; // told outside the fold
 
   function buildSections() {
     at("compare").replaceChildren(make("h2", {}, "Comparison"), make("div", { id: "filter", class: "chips", role: "group", "aria-label": "Methods shown" }), make("div", { class: "cards", id: "compare-cards" }));
@@ -29,8 +30,10 @@
     const flaws = at("flaws");
     flaws.hidden = !data.flaws.length;
     flaws.className = "flaw";
-    flaws.replaceChildren(make("h2", {}, "Damaged or older run folders: these files and fields are missing below"),
-      make("ul", {}, data.flaws.map((flaw) => make("li", {}, make("strong", {}, flaw.file), flaw.field ? `, ${flaw.field}` : "", `: ${flaw.message}`))));
+    const list = (some) => make("ul", {}, some.map((flaw) => make("li", {}, make("strong", {}, flaw.file), flaw.field ? `, ${flaw.field}` : "", `: ${flaw.message}`)));
+    const rest = data.flaws.slice(FLAWS), opened = Boolean(flaws.querySelector("details[open]"));
+    flaws.replaceChildren(make("h2", {}, "Damaged or older run folders: these files and fields are missing below"), list(data.flaws.slice(0, FLAWS)),
+      rest.length ? make("details", { open: opened }, make("summary", {}, `${rest.length} more`), list(rest)) : "");
   }
 
   function showFilter(data) {

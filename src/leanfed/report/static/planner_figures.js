@@ -84,16 +84,8 @@
     },
   });
 
-  /** A logarithmic axis whose every label is a whole number's worth: 1, 2, 5 within few decades, else the decades. */
-  function logAxis(values) {
-    const known = values.filter((value) => value !== null && value > 0), low = Math.floor(Math.log10(Math.min(...known))), high = Math.ceil(Math.log10(Math.max(...known)));
-    const digits = high - low > 3 ? [1] : high - low > 1 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7], ticks = [];
-    for (let power = low; power <= high; power += 1) for (const digit of digits) ticks.push(Number((digit * 10 ** power).toPrecision(3)));
-    return { type: "log", tickmode: "array", tickvals: ticks, ticktext: ticks.map((tick) => lf.number(tick)) };
-  }
-
   const frontierLayout = (curves, all, values, factor, now, label) => lf.layout("deadline [s]", label, {
-    xaxis: logAxis([...curves.deadline_s, now.x]), yaxis: logAxis([...all.flatMap((curve) => curve[values].map((value) => (value === null ? null : value / factor))), now.y]),
+    xaxis: lf.logAxis([...curves.deadline_s, now.x]), yaxis: lf.logAxis([...all.flatMap((curve) => curve[values].map((value) => (value === null ? null : value / factor))), now.y]),
   });
 
   function frontier(data, curves, values, now, unit, factor) {
@@ -105,7 +97,7 @@
     });
     const here = now.x === null || now.y === null ? [] : [{ type: "scatter", mode: "markers", name: "now", x: [now.x], y: [now.y],
       marker: { symbol: "star", size: 15, color: "#E69F00", line: { width: 1, color: theme.text } }, hovertemplate: `these settings: %{x:.3g} s, %{y:.3g} ${unit}<extra></extra>` }];
-    return [...lines, ...here];
+    return [...lines.filter((line) => line.y.some((value) => value !== null)), ...here];
   }
 
   const frontierTable = (curves, all, values, label) => ({ columns: ["deadline [s]", ...all.map((curve) => `${label} for ${percent(curve.portion)}`)], rows: curves.deadline_s.map((tau, i) => [tau, ...all.map((curve) => curve[values][i])]) });

@@ -7,7 +7,7 @@
   lf.table = function (name, columns, rows, plainRows) {
     const cell = (value) => (value instanceof Node || typeof value === "string" ? value : String(value));
     const head = make("tr", {}, columns.map((column) => make("th", { class: column.number ? "number" : "", scope: "col" }, column.label)));
-    const body = rows.map((row) => make("tr", {}, row.map((value, i) => make("td", { class: columns[i].number ? "number" : "text" }, cell(value)))));
+    const body = rows.map((row) => make("tr", {}, row.map((value, i) => make("td", { class: columns[i].number ? "number" : columns[i].key ? "text key" : "text" }, cell(value)))));
     const table = { columns: columns.map((column) => column.label), rows: plainRows || rows };
     return make("div", {},
       make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, body))),
@@ -24,16 +24,15 @@
     const runs = group.runs.map((place) => data.runs[place]), of = (key) => runs.map((run) => run.final[key]).filter((value) => value !== null && value !== undefined);
     const rate = (key) => (of(key).length ? make("span", {}, ranged(mean(of(key)).toFixed(4), of(key), (value) => value.toFixed(3))) : "–");
     const cost = (key, unit = 1) => (of(key).length ? make("span", {}, ranged(lf.number(mean(of(key)) / unit), of(key), (value) => lf.number(value / unit, 3))) : "–");
-    const open = runs.filter((run) => !run.finished);
-    const state = open.length ? open.map((run) => `${run.rounds} of ${run.of_rounds ?? "?"} rounds`).join(", ") : "finished";
-    return [group.label, String(runs.length), String(group.clients), String(Math.max(...runs.map((run) => run.rounds))), rate("accuracy"), rate("worst_decile"), rate("majority_guess"),
-      cost("latency_s"), cost("energy_j"), cost("upload_bits", 1e9), state];
+    const open = runs.filter((run) => !run.finished).map((run) => `${run.rounds} of ${run.of_rounds ?? "?"} rounds`);
+    const label = open.length ? make("span", {}, group.label, make("small", {}, `not finished: ${open.join(", ")}`)) : group.label;
+    return [label, String(runs.length), String(group.clients), String(Math.max(...runs.map((run) => run.rounds))), rate("accuracy"), rate("worst_decile"), rate("majority_guess"),
+      cost("latency_s"), cost("energy_j"), cost("upload_bits", 1e9)];
   }
 
   lf.summaryTable = function (data) {
     const rows = data.groups.map((group) => summaryRow(data, group)), text = (value) => (value instanceof Node ? value.firstChild.textContent : value);
-    const columns = [["method"], ["seeds", 1], ["clients", 1], ["rounds", 1], ["accuracy", 1], ["worst decile", 1], ["majority guess", 1], ["time [s]", 1], ["energy [J]", 1], ["uploads [Gbit]", 1], ["state"]];
-    if (data.runs.every((run) => run.finished)) for (const row of [columns, ...rows]) row.pop(); // nothing to tell
+    const columns = [["method"], ["seeds", 1], ["clients", 1], ["rounds", 1], ["accuracy", 1], ["worst decile", 1], ["majority guess", 1], ["time [s]", 1], ["energy [J]", 1], ["uploads [Gbit]", 1]];
     return lf.table("runs", columns.map(([label, number]) => ({ label, number: Boolean(number) })), rows, rows.map((row) => row.map(text)));
   };
 
@@ -61,14 +60,16 @@
     const note = rows.find((row) => row.paper && row.paper.about);
     return make("div", { class: "card whole", "data-target": String(target.target) },
       make("h3", {}, `What it costs to reach ${lf.percent(target.target, 0)} accuracy`),
-      make("p", { class: "lead" }, `First crossing, by linear interpolation between evaluations; means over seeds with their range, the best in bold.${note ? ` ${note.paper.about}` : ""}`),
+      make("p", { class: "lead" }, `First crossing, by linear interpolation between evaluations; means over seeds with their range, the best in bold.${note ? ` The paper's values are those of its ${note.paper.about[0].toLowerCase()}${note.paper.about.slice(1)}.` : ""}`),
       lf.table(`target-${target.target}`, columns, shown, plainRows));
   };
 
   lf.settingsTable = function (data) {
     const run = data.runs[lf.state.run];
     const tag = (source) => make("span", { class: `tag ${source in data.sources ? source : "unknown"}`, title: data.sources[source] || "" }, source);
-    const rows = run.settings.map((row) => [row.key, row.value, tag(row.source), row.meaning]);
-    return lf.table("settings", [{ label: "setting" }, { label: "value" }, { label: "source" }, { label: "meaning" }], rows, run.settings.map((row) => [row.key, row.value, row.source, row.meaning]));
+    // Long keys break after their dots and underscores, not within a word.
+    const key = (text) => make("span", {}, text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]));
+    const rows = run.settings.map((row) => [key(row.key), row.value, tag(row.source), row.meaning]);
+    return lf.table("settings", [{ label: "setting", key: true }, { label: "value" }, { label: "source" }, { label: "meaning" }], rows, run.settings.map((row) => [row.key, row.value, row.source, row.meaning]));
   };
 })(window.leanfed);
