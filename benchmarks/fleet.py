@@ -137,6 +137,7 @@ def local_fleet(folder: Path, nodes: int, *, warm: bool = True) -> Iterator[Loca
     """A fleet that is up; nothing of it is left afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     fleet = LocalFleet(folder, nodes, warm)
+    before = signal.signal(signal.SIGTERM, _end)
     try:
         fleet.make()
         fleet.start_server()
@@ -144,6 +145,12 @@ def local_fleet(folder: Path, nodes: int, *, warm: bool = True) -> Iterator[Loca
         yield fleet
     finally:
         fleet.stop()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, frame: object) -> None:
+    """Leave by the way that stops the fleet."""
+    sys.exit(128 + number)
 
 
 def wait_for(there: Callable[[], bool], what: str, seconds: float) -> None:

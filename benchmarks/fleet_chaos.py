@@ -1,6 +1,6 @@
 """Kill -9 in the middle of rounds: a node, the server's run, the whole server. Prints what was lost.
 
-    python benchmarks/fleet_chaos.py [OUT]
+    python -m benchmarks.fleet_chaos [OUT]
 
 A node is started again as a service manager would; run and server are started again and the run is resumed by one
 command. In the end the run is compared with a simulated one in which the same clients took part in the same rounds.

@@ -1,6 +1,6 @@
 """Seconds and CPU-seconds of a round on a real fleet of four nodes, with warm nodes and without.
 
-    python benchmarks/fleet_rounds.py [OUT]
+    python -m benchmarks.fleet_rounds [OUT]
 
 The first round is left out: it loads data and fills caches. CPU-seconds are those of all nodes and the server.
 """
@@ -8,6 +8,7 @@ The first round is left out: it loads data and fills caches. CPU-seconds are tho
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -31,7 +32,7 @@ def measure(root: Path, *, warm: bool) -> dict[str, Any]:
         wait_for(lambda: len(events(out, "round")) >= 1, "the first round", 900)
         began, cpu_s = time.monotonic(), fleet.cpu_s()
         wait_for(lambda: len(events(out, "round")) >= ROUNDS, "the last round", 900)
-        seconds, cpu_s = time.monotonic() - began, fleet.cpu_s() - cpu_s
+        seconds, cpu_s, load = time.monotonic() - began, fleet.cpu_s() - cpu_s, os.getloadavg()[0]
         wait_for((out / "summary.json").is_file, "the end", 300)
     rounds = ROUNDS - 1
     losses = pl.read_parquet(out / "rounds.parquet")["train_loss"].to_list()
@@ -43,6 +44,7 @@ def measure(root: Path, *, warm: bool) -> dict[str, Any]:
         "median_seconds_per_round": round(statistics.median(each), 2),
         "cpu_s_per_round": round(cpu_s / rounds, 2),
         "cpu_s_per_message": round(cpu_s / rounds / NODES, 2),
+        "load_average": round(load, 1),  # of the machine while it was measured, this fleet included
         "losses": losses,
     }
 

@@ -20,13 +20,18 @@ from leanfed.errors import InputError
 from leanfed.experiments.settings import Settings
 from leanfed.files import make_folder, owner_only
 
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # as shipped, Ray's workers give way to everything else on the machine (nice 15)
+}
 
 
 def simulate(settings: Settings, out: Path, *, data_dir: Path | None = None, **changes: Any) -> None:
     """Run a fleet of virtual nodes into OUT/run; their stores are in OUT/nodes."""
     require_flower()
-    os.environ.update(QUIET)
+    os.environ.update(ENVIRONMENT)
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp

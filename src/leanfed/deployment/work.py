@@ -42,18 +42,18 @@ used: list[tuple[str, NodeConfig]] = []  # what `bench_of` was asked for in this
 def bench_of(settings_text: str, node: NodeConfig) -> Bench:
     """Data, method and model; kept while the process lives, so a warm node loads them once."""
     used[:] = [(settings_text, node)]
-    return _bench(settings_text, node)
-
-
-@lru_cache(maxsize=1)
-def _bench(settings_text: str, node: NodeConfig) -> Bench:
-    torch.set_num_threads(1)  # results must not depend on the machine
-    settings = read_settings(settings_text)
-    clients = settings.task.partition.clients
+    bench = _bench(settings_text, node.data_root, node.client_id if node.data == "own" else None)
+    clients = bench.world.task.clients
     if node.client_id >= clients:
         raise SettingsError(f"node-config: client-id is {node.client_id}, but the settings have {clients} clients.")
-    owner = node.client_id if node.data == "own" else None
-    task = build_task(settings.task, settings.seed, node.data_root, owner=owner)
+    return bench
+
+
+@lru_cache(maxsize=1)  # many virtual nodes in one process share it
+def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Bench:
+    torch.set_num_threads(1)  # results must not depend on the machine
+    settings = read_settings(settings_text)
+    task = build_task(settings.task, settings.seed, data_root, owner=owner)
     renew = settings.evaluation.renew_statistics
     world = World(task, settings.algorithm, settings.training, settings.participation, renew)
     return Bench(settings, world, world.new_model())
