@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -14,6 +15,7 @@ from leanfed.experiments.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs" / "fleet.md").read_text()
+ROUNDS = (ROOT / "docs" / "fleet_rounds.md").read_text()
 SOURCE = "\n".join(path.read_text() for path in (ROOT / "src/leanfed/deployment").glob("*.py"))
 DOOR = "\n".join(
     (ROOT / f"src/leanfed/deployment/{name}.py").read_text() for name in ("door", "gate", "roster", "watch")
@@ -55,6 +57,34 @@ def test_the_guides_settings_are_settings(tmp_path: Path) -> None:
     text = re.search(r"<!-- start.toml -->\n```toml\n(.*?)```", GUIDE, re.DOTALL)[1]
     (tmp_path / "start.toml").write_text(text)
     assert Settings.from_toml(tmp_path / "start.toml").task.partition.clients == 3
+
+
+def test_the_measured_rounds_are_those_of_the_file() -> None:
+    warm, cold = json.loads((ROOT / "results/fleet/rounds.json").read_text())["rows"]
+    for name, row in (("warm", warm), ("cold", cold)):
+        figures = (row["seconds_per_round"], row["cpu_s_per_round"], row["cpu_s_per_message"])
+        assert f"| {name} | " + " | ".join(f"{value:.2f}" for value in figures) + " |" in ROUNDS
+    assert (warm["warm"], cold["warm"], warm["nodes"], cold["nodes"]) == (True, False, 4, 4)
+    assert warm["losses"] == cold["losses"]
+    assert warm["cpu_s_per_message"] < cold["cpu_s_per_message"] / 3
+
+
+def test_the_virtual_clients_are_those_of_the_file() -> None:
+    report = json.loads((ROOT / "results/fleet/simulation.json").read_text())
+    assert (report["participants"], report["largest_difference_of_losses"]) == ([100] * 3, 0.0)
+    first, second, third = report["seconds_of_rounds"]
+    said = f"took {report['seconds']:.1f} s for 3 rounds ({first:.2f}, {second:.2f} and {third:.2f} s;"
+    assert said in ROUNDS
+    assert f"load average {report['load_average']:.1f}" in ROUNDS
+    assert f"took {report['seconds_of_leanfed_run']:.1f} s at the same load" in ROUNDS
+
+
+def test_what_the_kills_cost_is_that_of_the_file() -> None:
+    report = json.loads((ROOT / "results/fleet/chaos.json").read_text())
+    assert report["lost"] == []
+    assert (report["rounds"], report["largest_difference_of_losses"]) == (9, 0.0)
+    assert (report["audit"]["accepted"], report["audit"]["lost"]) == (34, 1)
+    assert "Nine rounds, 34 updates applied and one lost with its node" in ROUNDS
 
 
 def _names(text: str) -> list[str]:
