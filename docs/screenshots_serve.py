@@ -9,11 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
+from screenshots import PHONE, PICTURES, take, take_phone
 
-OUT = Path(__file__).resolve().parent / "pictures"
 PATIENCE_MS = 600_000
+STILL = "nav.bar, .pick, .sliders { position: static !important; max-height: none !important }"  # whole, and once
 SETTINGS = """
 name = "FLPDSP-OPT"
 rounds = 300
@@ -34,7 +34,7 @@ form = "fast"
 
 def main() -> None:
     """A finished run, one that goes on, one that was stopped; then the pages."""
-    OUT.mkdir(exist_ok=True)
+    PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         (root / "opt.toml").write_text(SETTINGS + PLANNED)
@@ -53,8 +53,6 @@ def main() -> None:
                 planner(browser, url)
                 server.terminate()
                 browser.close()
-        for path in OUT.glob("serve-*.png"):
-            shrink(path)
 
 
 def live(browser: Browser, url: str) -> None:
@@ -62,15 +60,15 @@ def live(browser: Browser, url: str) -> None:
     page = open_page(browser, url)
     page.wait_for_selector("[data-run='flpdsp-opt'] [data-state=running]", timeout=PATIENCE_MS)
     page.wait_for_selector("[data-run='flpdsp-opt'] td.number:not(:text('–'))", timeout=PATIENCE_MS)
-    page.screenshot(path=OUT / "serve-runs.png", clip={"x": 0, "y": 0, "width": 1280, "height": 420})
+    take(page, "serve-runs", "header.top", "footer")
     page.goto(url + "run/flpdsp-opt")
+    page.wait_for_selector("body[data-shown-rounds]", timeout=PATIENCE_MS)
+    while int(page.get_attribute("body", "data-shown-rounds") or 0) < 40:
+        page.wait_for_timeout(500)
     page.wait_for_selector("#figure-accuracy[data-state=drawn]", timeout=PATIENCE_MS)
-    page.wait_for_timeout(8000)
-    page.evaluate("leanfed.redraw(true)")
-    page.wait_for_timeout(2000)
-    page.set_viewport_size({"width": 1280, "height": 1100})
+    page.add_style_tag(content=STILL)
     page.wait_for_timeout(1000)
-    page.screenshot(path=OUT / "serve-live.png")
+    take(page, "serve-live", "header.top", "#figure-accuracy")
 
 
 def planner(browser: Browser, url: str) -> None:
@@ -78,22 +76,17 @@ def planner(browser: Browser, url: str) -> None:
     for name, width, scheme in (
         ("serve-planner", 1440, "light"),
         ("serve-planner-dark", 1440, "dark"),
-        ("serve-planner-phone", 390, "light"),
+        ("serve-planner-phone", PHONE, "light"),
     ):
         page = open_page(browser, url + "planner", width=width, color_scheme=scheme)
         page.wait_for_selector("body[data-state=whole]", timeout=PATIENCE_MS)
+        page.evaluate("document.body.dataset.state = 'asked'")
         page.fill("#slider-energy_budget_j-number", "0.17")  # so that some are excluded
-        page.wait_for_selector("body[data-state=asking]", state="detached", timeout=PATIENCE_MS)
         page.wait_for_selector("body[data-state=whole]", timeout=PATIENCE_MS)
+        page.evaluate("document.activeElement.blur()")
+        page.add_style_tag(content=STILL)
         page.wait_for_timeout(1500)
-        page.screenshot(path=OUT / f"{name}.png", full_page=True)
-
-
-def shrink(path: Path) -> None:
-    """At most 256 colours: a quarter of the bytes."""
-    with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
+        (take_phone if width == PHONE else take)(page, name, "header.top", "footer")
 
 
 def open_page(browser: Browser, url: str, *, width: int = 1280, color_scheme: str = "light") -> Page:

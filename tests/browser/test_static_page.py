@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser
 
 from leanfed.report.page import build_report
@@ -86,11 +87,24 @@ def test_a_toggle_changes_its_figure(joint_page: Watched, figure: str, control: 
         colours = "(id) => document.querySelector(`#figure-${id} .plot`).data.map((t) => t.marker && t.marker.color)"
         return json.dumps([joint_page.traces(figure), axes, joint_page.page.evaluate(colours, figure)])
 
+    others = joint_page.page.locator(f"#figure-{figure} [data-control='{control}'] input:not([value='{value}'])")
+    joint_page.choose(figure, control, others.first.get_attribute("value") or "")  # it may begin with this one
     before = drawn()
     joint_page.choose(figure, control, value)
     assert drawn() != before
     box = joint_page.page.locator(f"#figure-{figure} [data-control='{control}'] [value='{value}']")
     assert box.is_checked()
+
+
+def test_a_keyboard_goes_through_the_choices_of_a_figure(static_page: Path, open_page: Open) -> None:
+    watched = open_page(static_page)
+    watched.page.wait_for_selector("#figure-accuracy[data-state='drawn']")
+    watched.page.focus("#figure-accuracy [value='latency_s']")
+    titles = []
+    for _ in range(3):
+        watched.page.keyboard.press("ArrowRight")
+        titles.append(watched.page.locator("#figure-accuracy h3").inner_text().split(":")[0])
+    assert titles == [f"Accuracy against {axis}" for axis in ("joules", "bits", "rounds")]
 
 
 def test_the_slider_of_the_cell_moves_through_the_rounds(static_page: Path, open_page: Open) -> None:
@@ -131,8 +145,11 @@ def test_every_figure_can_be_saved_as_picture_and_as_data(static_page: Path, ope
         assert told["columns"] == rows[0]
         assert len(told["rows"]) == len(rows) - 1 > 0
         assert all(len(row) == len(rows[0]) for row in rows)
-    assert saved(watched, "accuracy", "png").startswith(b"\x89PNG")
-    assert saved(watched, "cell", "png").startswith(b"\x89PNG")
+    for figure, size in (("accuracy", (2200, 1160)), ("cell", (1800, 1520))):
+        with Image.open(io.BytesIO(saved(watched, figure, "png"))) as picture:
+            assert picture.width == size[0]
+            assert picture.height > size[1]  # the title stands above the plot
+            assert len(picture.convert("RGB").getcolors(maxcolors=1 << 22) or []) > 20
 
 
 def test_the_numbers_of_a_figure_are_those_of_the_folder(runs: Path, static_page: Path, open_page: Open) -> None:

@@ -133,7 +133,7 @@ def _limits(values: Floats) -> tuple[float, float, float]:
     known = values[np.isfinite(values)]
     if not known.size:
         return 0.0, 1.0, 1.0
-    low, high, most = float(known.min()), float(np.quantile(known, 0.99)), float(known.max())
+    low, high, most = float(known.min()), float(np.quantile(known, 0.95)), float(known.max())
     if most - low <= 1e-6 * max(abs(most), 1e-9):
         return 0.0, 1.0 if most <= 1.0 else 2.0 * most, most
     return (low, high, most) if most > 3.0 * high > 3.0 * low else (low, most, most)

@@ -25,7 +25,7 @@
   /** A logarithmic axis whose every label is a whole number's worth: 1, 2, 5 within few decades, else the decades. */
   lf.logAxis = function (values) {
     const known = values.filter((value) => value !== null && value > 0), low = Math.floor(Math.log10(Math.min(...known))), high = Math.ceil(Math.log10(Math.max(...known)));
-    const digits = high - low > 3 ? [1] : high - low > 1 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7], ticks = [];
+    const wide = Math.max(...known) / Math.min(...known), digits = wide > 1000 ? [1] : wide > 8 ? [1, 2, 5] : [1, 1.2, 1.5, 2, 3, 4, 5, 6, 8], ticks = [];
     for (let power = low; power <= high; power += 1) for (const digit of digits) ticks.push(Number((digit * 10 ** power).toPrecision(3)));
     return { type: "log", tickmode: "array", tickvals: ticks, ticktext: ticks.map((tick) => lf.number(tick)) };
   };
@@ -87,6 +87,7 @@
     const now = JSON.stringify([controls, chosen]);
     if (box.dataset.shown === now) return;
     box.dataset.shown = now;
+    const held = box.contains(document.activeElement) ? document.activeElement.name : ""; // a keyboard goes on from here
     box.replaceChildren(...controls.map((control) => {
       const changed = (value, sliding) => {
         lf.state.choices[figure.id][control.key] = value;
@@ -95,6 +96,7 @@
       };
       return (control.range ? rangeControl : radioControl)(figure, control, chosen[control.key], changed);
     }));
+    if (held) box.querySelector(`input[name="${held}"]:checked`)?.focus();
   }
 
   /** Draw a card from the data as it is now. */
@@ -127,15 +129,34 @@
     return `leanfed-${figure.id}${run}`.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/-+$/, "");
   }
 
+  /** A text in lines that fit a width. */
+  function inLines(context, text, width) {
+    return text.split(" ").reduce((lines, word) => {
+      const longer = lines.length ? `${lines[lines.length - 1]} ${word}` : word;
+      if (lines.length && context.measureText(longer).width <= width) lines[lines.length - 1] = longer; else lines.push(word);
+      return lines;
+    }, []);
+  }
+
+  /** The plot as a picture with its title above it, where no legend can run into it. */
   async function savePicture(figure) {
     const theme = lf.theme(), { traces, layout } = figure.drawn, title = figure.card.querySelector("h3").textContent;
     const run = figure.ofRun ? `: ${lf.data.runs[lf.state.run].label}` : "";
-    const picture = {
-      data: traces,
-      layout: { ...layout, paper_bgcolor: theme.card, title: { text: lf.plain(title + run), x: 0.02, xanchor: "left", y: 0.98, yanchor: "top", yref: "container", automargin: true, font: { size: 16 } } },
-    };
-    const size = figure.square ? { width: 900, height: 820 } : { width: 1100, height: 620 };
-    lf.save(`${fileName(figure)}.png`, "image/png", await Plotly.toImage(picture, { format: "png", scale: 2, ...size }));
+    const size = figure.square ? { width: 900, height: 760 } : { width: 1100, height: 580 }, scale = 2, line = 24 * scale, edge = 16 * scale;
+    const plot = new Image();
+    plot.src = await Plotly.toImage({ data: traces, layout: { ...layout, paper_bgcolor: theme.card } }, { format: "png", scale, ...size });
+    await plot.decode();
+    const canvas = lf.make("canvas", { width: plot.width, height: 0 }), context = canvas.getContext("2d");
+    const font = `600 ${17 * scale}px ${layout.font.family}`;
+    context.font = font;
+    const lines = inLines(context, title + run, plot.width - 2 * edge), above = lines.length * line + edge;
+    canvas.height = plot.height + above; // which clears the context
+    Object.assign(context, { fillStyle: theme.card, font });
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.fillStyle = theme.text;
+    lines.forEach((text, number) => context.fillText(text, edge, (number + 1) * line));
+    context.drawImage(plot, 0, above);
+    lf.save(`${fileName(figure)}.png`, "image/png", canvas.toDataURL("image/png"));
   }
 
   function saveTable(figure, kind) {

@@ -41,10 +41,18 @@
   });
 
   const RATES = {
-    k: { label: "k, gradient kept", title: "keep rate k of the base gradient", bar: "k" },
-    r: { label: "r, head kept", title: "keep rate r of the head", bar: "r" },
+    k: { label: "k, gradient kept", title: "keep rate k of the base gradient", bar: "keep rate k" },
+    r: { label: "r, head kept", title: "keep rate r of the head", bar: "keep rate r" },
     share: { label: "l, share of band", title: "share of the bandwidth", bar: "share of the band [%]" },
   };
+
+  /** A few entries far above all others do not take the colours away from them: the largest usual one of sorted values. */
+  function outliers(values) {
+    const usual = values[Math.floor(0.95 * (values.length - 1))];
+    return { usual, cut: values[values.length - 1] > 3 * usual && usual > values[0] };
+  }
+
+  const brightest = (usual, rate) => `The brightest colour stands for ${lf.number(usual, 2)}${rate === "share" ? " %" : ""} and more.`;
 
   /** The first of k, r and l that is not the same everywhere; else k. */
   function varying({ heat }) {
@@ -61,18 +69,17 @@
       const x = lf.column(part.rounds), y = lf.column(part.clients), z = lf.matrix(part[rate]), rows = [];
       z.forEach((row, c) => row.forEach((value, i) => { if (value !== null) rows.push([y[c], x[i], value]); }));
       const values = rows.map((row) => row[2]).sort((a, b) => a - b), low = values[0], high = values[values.length - 1];
-      // A few entries far above all others do not take the colours away from them.
-      const usual = values[Math.floor(0.99 * (values.length - 1))], cut = high > 3 * usual && usual > low;
+      const { usual, cut } = outliers(values);
       const taking = rows.length / (x.length * y.length), flat = high - low < 1e-6 * Math.max(1e-9, high);
       const few = [part.of_rounds > x.length ? `${x.length} of ${part.of_rounds} rounds` : "", part.of_clients > y.length ? `${y.length} of ${part.of_clients} clients` : ""].filter(Boolean);
       return {
         title,
         lead: flat ? `The same for everybody: ${lf.number(low)}${rate === "share" ? " %" : ""}.`
           : `From ${lf.number(low, 3)} to ${lf.number(high, 3)}${rate === "share" ? " %" : ""}; a client takes part in ${(100 * taking).toFixed(0)} % of the rounds on average.`,
-        traces: [{ type: "heatmap", x, y, z, colorscale: SCALE, zmin: rate === "share" || !flat ? undefined : 0, zmax: cut ? usual : rate === "share" || !flat ? undefined : 1,
+        traces: [{ type: "heatmap", x, y, z, colorscale: SCALE, ...(cut ? { zmin: low, zmax: usual } : flat && rate !== "share" ? { zmin: 0, zmax: 1 } : {}),
           colorbar: lf.colourBar(RATES[rate].bar), hoverongaps: false, hovertemplate: `client %{y}, round %{x}: %{z:.4g}<extra></extra>` }],
         layout: lf.layout("round", "client", { plot_bgcolor: lf.isDark() ? "#39424d" : "#e3e6ea", xaxis: { showgrid: false, dtick: step(x) }, yaxis: { showgrid: false, dtick: step(y) } }),
-        note: [taking < 1 ? "Grey: not taking part." : "", cut ? `The brightest colour stands for ${lf.number(usual, 2)}${rate === "share" ? " %" : ""} and more.` : "", few.length ? `${few.join(" and ")}, evenly spaced.` : ""].join(" ").trim(),
+        note: [taking < 1 ? "Grey: not taking part." : "", cut ? brightest(usual, rate) : "", few.length ? `${few.join(" and ")}, evenly spaced.` : ""].join(" ").trim(),
         table: { columns: ["client", "round", RATES[rate].title], rows },
       };
     },
@@ -116,7 +123,8 @@
       const name = colour === "accuracy" ? "test accuracy" : RATES[colour].bar;
       const size = points.length > 150 ? 8 : 12, shades = valued.map((p) => p.value);
       const flat = Math.max(...shades) - Math.min(...shades) < 1e-9, most = colour === "share" ? 2 * shades[0] : 1;
-      const range = colour === "accuracy" || flat ? { cmin: 0, cmax: colour === "accuracy" ? 1 : most } : {};
+      const { usual, cut } = outliers([...shades].sort((a, b) => a - b));
+      const range = cut && colour !== "accuracy" ? { cmin: Math.min(...shades), cmax: usual } : colour === "accuracy" || flat ? { cmin: 0, cmax: colour === "accuracy" ? 1 : most } : {};
       const base = (list, more) => ({ x: list.map((p) => p.x), y: list.map((p) => p.y), mode: "markers", text: list.map(text), hovertemplate: "%{text}<extra></extra>", ...more });
       const traces = [
         { x: [0], y: [0], mode: "markers", name: "base station", marker: { symbol: "star", size: 15, color: theme.text }, hovertemplate: "base station<extra></extra>" },
@@ -136,7 +144,7 @@
           xaxis: { range: [-far, far], zeroline: false, showgrid: false, constrain: "domain" }, yaxis: { range: [-far, far], scaleanchor: "x", zeroline: false, showgrid: false, constrain: "domain" },
           shapes: rings.map((ring) => ({ type: "circle", x0: -ring, x1: ring, y0: -ring, y1: ring, line: { color: theme.line, width: 1 }, layer: "below" })),
         }),
-        note: `Distances follow from the channel gain; angles are for display only.${part.moves ? " Devices are drawn anew every round." : ""}${colour === "accuracy" && snapshot.accuracy ? ` Accuracy as of round ${snapshot.accuracy.round}.` : ""}${part.of_clients > points.length ? ` ${points.length} of ${part.of_clients} clients.` : ""}`,
+        note: `Distances follow from the channel gain; angles are for display only.${part.moves ? " Devices are drawn anew every round." : ""}${cut && colour !== "accuracy" ? ` ${brightest(usual, colour)}` : ""}${colour === "accuracy" && snapshot.accuracy ? ` Accuracy as of round ${snapshot.accuracy.round}.` : ""}${part.of_clients > points.length ? ` ${points.length} of ${part.of_clients} clients.` : ""}`,
         table: { columns: ["client", "distance [m]", "fate", "reason", "k", "r", "share of the band [%]", "accuracy"],
           rows: points.map((p) => [p.client, p.distance, p.fate, p.why, p.k, p.r, p.share, colour === "accuracy" ? p.value : null]) },
       };

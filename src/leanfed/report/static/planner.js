@@ -76,7 +76,7 @@
   }
 
   function showRules(rules) {
-    const columns = ["plan", "objective", "mean k", "mean r", "excluded", "starved", "slowest device [s]", "energy of all [J]", "uploads [Mbit]"];
+    const columns = ["plan", "objective", "mean\u00a0k", "mean\u00a0r", "excluded", "starved", "slowest device [s]", "energy of all [J]", "uploads [Mbit]"];
     const rows = rules.map((row) => [row.label, lf.number(row.objective), lf.number(row.mean_k, 3), lf.number(row.mean_r, 3), String(row.excluded), String(row.starved), lf.number(row.slowest_s, 3), lf.number(row.energy_j, 3), lf.number(row.megabits, 3)]);
     at("rules").replaceChildren(make("h3", {}, "Fixed rates against joint allocation, in numbers"), lf.table("rules", columns.map((label, i) => ({ label, number: i > 0 })), rows));
   }

@@ -25,7 +25,7 @@
     const inside = everyone.filter((n) => !out.has(n));
     const scale = { coloraxis: "coloraxis", color: pick(inside, clients.cpu_ghz) };
     return [
-      { ...dots(inside, "takes part", { size, ...scale, line: { width: 0.5, color: theme.card } }), showlegend: false },
+      { ...dots(inside, "takes part", { size, ...scale, line: { width: 0.6, color: lf.isDark() ? theme.muted : theme.card } }), showlegend: false },
       // The legend's dot: those of the plot have their colours from the scale.
       { ...dots([], "takes part", { size, color: theme.accent }), x: [null], y: [null], hoverinfo: "skip" },
       dots(inside.filter((n) => starved.has(n)), "starved", { size: size + 6, symbol: "circle-open", color: "#D55E00", line: { width: 1.6 } }),
@@ -78,7 +78,7 @@
           marker: { color: ordered.map((row) => (row.solver === "certified" ? "#0072B2" : "#56B4E9")) },
           hovertemplate: "%{y}: %{x:.4f}<extra></extra>",
         }],
-        layout: lf.layout("worth of the round (minus the objective)", "", { showlegend: false, bargap: 0.35, margin: { l: 58, r: 60, t: 8, b: 50 } }),
+        layout: lf.layout(narrow() ? "worth of the round" : "worth of the round (minus the objective)", "", { showlegend: false, bargap: 0.35, margin: { l: 58, r: 60, t: 8, b: 50 }, xaxis: narrow() ? { nticks: 4, tickangle: 0 } : {} }),
         table: { columns: ["plan", "objective", "mean k", "mean r", "excluded", "starved"], rows: rows.map((row) => [row.label, row.objective, row.mean_k, row.mean_r, row.excluded, row.starved]) },
       };
     },

@@ -10,7 +10,7 @@
     const body = rows.map((row) => make("tr", {}, row.map((value, i) => make("td", { class: columns[i].number ? "number" : columns[i].key ? "text key" : "text" }, cell(value)))));
     const table = { columns: columns.map((column) => column.label), rows: plainRows || rows };
     return make("div", {},
-      make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, body))),
+      make("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": `Table: ${name}` }, make("table", {}, make("thead", {}, head), make("tbody", {}, body))),
       make("div", { class: "save" }, make("span", { class: "note" }),
         make("button", { type: "button", "data-save": "csv", onclick: () => lf.save(`leanfed-${name}.csv`, "text/csv", lf.csv(table)) }, "CSV"),
         make("button", { type: "button", "data-save": "json", onclick: () => lf.save(`leanfed-${name}.json`, "application/json", JSON.stringify(table)) }, "JSON")));
