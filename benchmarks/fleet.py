@@ -44,6 +44,7 @@ class LocalFleet:
     folder: Path
     nodes: int
     warm: bool = True
+    node_options: dict[int, list[str]] = field(default_factory=dict)  # node -> more for its command line
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     @property
@@ -68,7 +69,8 @@ class LocalFleet:
     def start_node(self, number: int) -> None:
         temperature = "--warm" if self.warm else "--cold"
         folder = str(self.fleet / "nodes" / f"edge-{number}")
-        self._start(f"node-{number}", "deploy", "node", folder, temperature, "--max-retries", "50")
+        more = [temperature, "--max-retries", "50", *self.node_options.get(number, [])]
+        self._start(f"node-{number}", "deploy", "node", folder, *more)
 
     def start_nodes(self) -> None:
         for number in range(self.nodes):
@@ -133,10 +135,12 @@ class LocalFleet:
 
 
 @contextmanager
-def local_fleet(folder: Path, nodes: int, *, warm: bool = True) -> Iterator[LocalFleet]:
+def local_fleet(
+    folder: Path, nodes: int, *, warm: bool = True, node_options: dict[int, list[str]] | None = None
+) -> Iterator[LocalFleet]:
     """A fleet that is up; nothing of it is left afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
-    fleet = LocalFleet(folder, nodes, warm)
+    fleet = LocalFleet(folder, nodes, warm, node_options or {})
     before = signal.signal(signal.SIGTERM, _end)
     try:
         fleet.make()

@@ -12,10 +12,13 @@ from polars.testing import assert_frame_equal
 import leanfed
 from leanfed.experiments.settings import Settings
 from leanfed.results import RunFolder
+from leanfed.tasks.task import build_task
 
 pytest.importorskip("flwr")
 
 from benchmarks.fleet import LocalFleet, audit, local_fleet, wait_for
+
+from tests.unit.deployment.fleets import settings_of, write_digits
 
 NODES, ROUNDS = 4, 5
 
@@ -40,6 +43,24 @@ def test_a_fleet_of_processes_equals_the_simulator(tmp_path: Path) -> None:
     assert here["refused"].sum() == 0
     tested = [RunFolder(folder).read_table("evaluations") for folder in (out, tmp_path / "simulated")]
     assert_frame_equal(*tested, abs_tol=1e-6)
+
+
+@pytest.mark.slow
+def test_nodes_with_data_of_their_own_learn_what_dealing_the_set_teaches(tmp_path: Path) -> None:
+    dealt = settings_of(task={"partition": {"kind": "class", "classes_per_client": 6, "clients": 2}})
+    task = build_task(dealt.task, dealt.seed)
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({**dealt.resolved(), "task": {**dealt.resolved()["task"], "dataset": "mnist"}}))
+    given = {}
+    for client in range(2):
+        write_digits(tmp_path / f"data-{client}", task, task.partition.train[client], task.partition.test[client])
+        given[client] = ["--data", "own", "--data-dir", str(tmp_path / f"data-{client}")]
+    with local_fleet(tmp_path / "fleet", 2, node_options=given) as fleet:
+        fleet.run(own, tmp_path / "run", "deadline-s=240", "join-s=280", "fleet=profile")
+        wait_for((tmp_path / "run" / "summary.json").is_file, "the end of the run", 900)
+    here, there = pl.read_parquet(tmp_path / "run" / "rounds.parquet"), leanfed.run(dealt).rounds
+    assert here["train_loss"].to_list() == pytest.approx(there["train_loss"].to_list(), abs=1e-6)
+    assert here["accuracy"].to_list()[-1] == pytest.approx(there["accuracy"].to_list()[-1], abs=1e-6)
 
 
 def _check_bytes(fleet: LocalFleet, out: Path) -> None:

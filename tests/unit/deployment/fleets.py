@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from PIL import Image
 from tests.unit.deployment.grids import MemoryClock, MemoryGrid
 
 from leanfed.deployment.audit import Audit
 from leanfed.deployment.config import run_config
 from leanfed.deployment.serve import serve
 from leanfed.experiments.settings import Settings
+from leanfed.records import Ints
+from leanfed.tasks.task import Task
 
 CLIENTS = 5
 
@@ -76,3 +80,16 @@ class Trial:
     def store(self, client: int) -> Path:
         (folder,) = (self.root / "nodes" / f"node-{client}").iterdir()
         return folder
+
+
+def write_digits(root: Path, task: Task, *chosen: Ints) -> None:
+    """A data folder that holds the chosen training and test digits, as the hub's Parquet files would."""
+    for split, images, rows in zip(("train", "test"), (task.train, task.test), chosen, strict=True):
+        encoded = []
+        for picture in images.pixels[rows, 0, 2:-2, 2:-2]:  # without the black frame
+            buffer = io.BytesIO()
+            Image.fromarray(picture).save(buffer, "png")
+            encoded.append({"bytes": buffer.getvalue(), "path": ""})
+        path = root / "ylecun/mnist/mnist" / f"{split}-00000-of-00001.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pl.DataFrame({"image": encoded, "label": images.labels[rows]}).write_parquet(path)

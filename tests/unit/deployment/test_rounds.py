@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
-from PIL import Image
 from polars.testing import assert_frame_equal
 from safetensors.numpy import load_file
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
+from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of, write_digits
 
 import leanfed
 from leanfed.deployment.server import NoQuorumError
@@ -135,11 +132,7 @@ def test_devices_that_have_only_their_own_samples(tmp_path: Path) -> None:
     trial = Trial(own, tmp_path, {"fleet": "profile"})
     for client, node in enumerate(trial.grid.nodes.values()):
         root = tmp_path / f"data-{client}"
-        for split, images, rows in (
-            ("train", task.train, task.partition.train[client]),
-            ("test", task.test, task.partition.test[client]),
-        ):
-            _write_digits(root / "ylecun/mnist/mnist" / f"{split}-00000-of-00001.parquet", images, rows)
+        write_digits(root, task, task.partition.train[client], task.partition.test[client])
         node.config |= {"data": "own", "data-dir": str(root)}
     trial.play()
     here, there = trial.table("rounds"), leanfed.run(settings).rounds
@@ -148,25 +141,13 @@ def test_devices_that_have_only_their_own_samples(tmp_path: Path) -> None:
         np.testing.assert_allclose(here[name].to_numpy(), there[name].to_numpy(), rtol=1e-12)
 
 
-def _write_digits(path: Path, images: Any, rows: np.ndarray) -> None:
-    """Digits without their black frame, as the hub's Parquet files hold them."""
-    encoded = []
-    for picture in images.pixels[rows, 0, 2:-2, 2:-2]:
-        buffer = io.BytesIO()
-        Image.fromarray(picture).save(buffer, "png")
-        encoded.append({"bytes": buffer.getvalue(), "path": ""})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pl.DataFrame({"image": encoded, "label": images.labels[rows]}).write_parquet(path)
-
-
 def test_a_device_with_few_samples_and_one_class_can_take_part(tmp_path: Path) -> None:
     """What a device has need not suffice for a split among all clients."""
     settings = settings_of(rounds=1)
     task = build_task(settings.task, settings.seed)
     alone = settings_of(rounds=1, task={**settings.resolved()["task"], "dataset": "mnist"})
     zeros = np.flatnonzero(task.train.labels == 0)[:3], np.flatnonzero(task.test.labels == 0)[:1]
-    for split, images, rows in zip(("train", "test"), (task.train, task.test), zeros, strict=True):
-        _write_digits(tmp_path / f"data/ylecun/mnist/mnist/{split}-00000-of-00001.parquet", images, rows)
+    write_digits(tmp_path / "data", task, *zeros)
     trial = Trial(alone, tmp_path, {"nodes": 1})
     trial.grid.nodes = {104: trial.grid.nodes[104]}
     trial.grid.nodes[104].config |= {"data": "own", "data-dir": str(tmp_path / "data")}
