@@ -77,8 +77,11 @@ def kept_settings(folder: RunFolder) -> Settings | None:
         found = Settings.from_values({**values, "allocation": felt}, str(folder.settings))
     except (LeanfedError, KeyError):
         return None
-    is_fast = felt["rule"] == "joint" and felt["form"] == "fast"
-    return None if is_fast and felt.keys() != _felt(found.resolved()["allocation"]).keys() else found
+    if felt["rule"] == "joint" and felt["form"] == "fast":
+        today = found.resolved()
+        known = _felt(today["allocation"]).keys(), today["algorithm"].keys()
+        return found if known == (felt.keys(), values["algorithm"].keys()) else None
+    return found
 
 
 @dataclass(frozen=True)

@@ -71,13 +71,16 @@ def test_rounds_count_where_plans_look_ahead(allocation: dict[str, Any], same: b
     assert (content_key(tiny(**joint, rounds=6)) == content_key(tiny(**joint, rounds=9))) is same
 
 
+@pytest.mark.parametrize(("section", "setting"), [("allocation", "settle"), ("algorithm", "head_steps")])
 @pytest.mark.parametrize(("form", "found"), [("safe", True), ("fast", False)])
-def test_a_fast_run_from_before_a_setting_existed_is_another_run(tmp_path: Path, form: str, found: bool) -> None:
+def test_a_fast_run_from_before_a_setting_existed_is_another_run(
+    tmp_path: Path, form: str, found: bool, section: str, setting: str
+) -> None:
     settings = tiny(algorithm={"name": "flpdsp"}, allocation={"rule": "joint", "form": form}, rounds=2)
     package.run(settings, tmp_path / "run")
     assert RunLibrary(tmp_path).find(settings) is not None
     kept = read_json(tmp_path / "run" / "settings.json")
-    del kept["allocation"]["settle"]
+    del kept[section][setting]
     write_json(tmp_path / "run" / "settings.json", kept)
     assert (RunLibrary(tmp_path).find(settings) is not None) is found
 
