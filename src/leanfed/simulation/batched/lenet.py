@@ -43,10 +43,14 @@ def apply_dense(x: Tensor, layer: Dense) -> Tensor:
     return torch.baddbmm(layer.bias.unsqueeze(1), x, layer.weight.transpose(1, 2))
 
 
-def dense_backward(x: Tensor, slope: Tensor, layer: Dense, gradient: Dense) -> Tensor:
-    """Write each client's gradient of the layer; returns the slope at its input, (C, B, in)."""
+def write_gradient(x: Tensor, slope: Tensor, gradient: Dense) -> None:
+    """Each client's gradient of a layer, from what entered it and the slope at its output."""
     torch.bmm(slope.transpose(1, 2), x, out=gradient.weight)
     torch.sum(slope, 1, out=gradient.bias)
+
+
+def slope_before(slope: Tensor, layer: Dense) -> Tensor:
+    """The slope at a layer's input, (C, B, in)."""
     if len(layer.weight) == 1:
         return slope @ layer.weight[0]
     return torch.bmm(slope, layer.weight)
@@ -64,18 +68,18 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def dense_pass(
     x: Tensor, layers: Sequence[Dense], gradients: Sequence[Dense], labels: Tensor
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Forward and back through dense layers with ReLU between them, each layer's gradient written.
+    """Forward through dense layers with ReLU between them, and back with each layer's gradient written.
 
-    Returns each client's loss (C,), the slope at x, and what enters each layer.
+    Returns each client's loss (C,), the slope at the first layer's output, and what enters each layer.
     """
     entering = [x]
     for layer in layers[:-1]:
         entering.append(apply_dense(entering[-1], layer).relu_())
     loss, slope = cross_entropy(apply_dense(entering[-1], layers[-1]), labels)
-    for i in reversed(range(len(layers))):
-        slope = dense_backward(entering[i], slope, layers[i], gradients[i])
-        if i:
-            slope.mul_(entering[i] > 0)
+    for i in reversed(range(1, len(layers))):
+        write_gradient(entering[i], slope, gradients[i])
+        slope = slope_before(slope, layers[i]).mul_(entering[i] > 0)
+    write_gradient(x, slope, gradients[0])
     return loss, slope, entering
 
 
@@ -124,7 +128,7 @@ class ChunkModel:
         convolutions, layers = self._read({n: p.of(weights) for n, p in self._places.items()})
         to_convolutions, to_layers = self._read({n: p.of_gradient(gradient) for n, p in self._places.items()})
         loss, slope, self._entering = dense_pass(self.trunk.forward(rows, convolutions), layers, to_layers, labels)
-        self.trunk.backward(slope, to_convolutions)
+        self.trunk.backward(slope_before(slope, layers[0]), to_convolutions)
         return loss, gradient
 
     def head_gradient(self, weights: Weights, rows: Ints, labels: Tensor) -> Tensor:
