@@ -62,6 +62,11 @@ def test_the_demo_table_of_the_readme_is_the_committed_run() -> None:
         line = next(line for line in README.splitlines() if line.startswith(f"| {run['name']} |"))
         assert float(line.split("|")[2]) == pytest.approx(run["accuracy"], abs=5e-4)
         assert float(line.split("|")[3]) == pytest.approx(run["worst_decile"], abs=5e-4)
+        for cell, reached in zip(line.split("|")[5:7], run["time_to_accuracy"].values(), strict=True):
+            shown = None if cell.strip() == "not reached" else float(cell)
+            assert shown == (reached and pytest.approx(reached["latency_s"], abs=0.05))
+    ours, fedper = (run["time_to_accuracy"]["0.8"]["latency_s"] for run in runs[:2])
+    assert f"| {ours / fedper:.2f} on the embedded digits (first table) |" in README
 
 
 @pytest.mark.parametrize("file", sorted(p.relative_to(ROOT) for p in ROOT.glob("*.md")), ids=str)
