@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import leanfed.experiments.paper  # noqa: F401  (fills the catalogue)
@@ -79,6 +80,37 @@ def test_the_ratios_of_the_readme_are_the_committed_results() -> None:
     results = read_results(ROOT / "results/mnist-cost")
     assert results is not None
     assert re.search(r"<!-- joint -->\n(.*?)\n\n", README, re.DOTALL)[1] == readme_table(results)
+
+
+def of_seeds(entry: str, quantity: str, method: str, target: str) -> dict[tuple[str, int], float]:
+    """(partition, seed) -> a method's number in the committed results."""
+    table = pl.read_parquet(ROOT / "results" / entry / "numbers.parquet").drop_nulls("value")
+    rows = table.filter(quantity=quantity, method=method, target=target)
+    return {(row["partition"], row["seed"]): row["value"] for row in rows.iter_rows(named=True)}
+
+
+def test_where_the_fast_form_ends_and_its_tightest_race_are_the_committed_results() -> None:
+    text = " ".join(README.split())
+    margins = []
+    for quantity in ("final accuracy", "worst decile"):
+        ours, fedper = (of_seeds("opt-ends", quantity, name, "end") for name in ("FLPDSP-OPT fast", "FedPer, equal"))
+        assert len(ours) == 6
+        ahead = [100 * (ours[place] - fedper[place]) for place in ours]
+        margins += [min(ahead), max(ahead)]
+    low, high, worst_low, worst_high = margins
+    assert f"{low:.1f} to {high:.1f} points above FedPer, its worst decile {worst_low:.1f} to {worst_high:.1f}." in text
+    names = pl.read_parquet(ROOT / "results/mnist-cost/numbers.parquet")["method"].unique().to_list()
+    races = []
+    for target in ("80 %", "90 %"):
+        ours = of_seeds("mnist-cost", "latency (s)", "FLPDSP-OPT fast", target)
+        assert len(ours) == 12
+        for name in names:
+            if not name.startswith("FLPDSP"):
+                theirs = of_seeds("mnist-cost", "latency (s)", name, target)
+                races += [(theirs[place] - ours[place], ours[place], theirs[place], name) for place in theirs]
+    lead, ours_s, theirs_s, name = min(races)
+    assert lead > 0
+    assert f"{name.split(',')[0]}'s at alpha 0.1, {ours_s:.2f} s against {theirs_s:.2f} s to 80 %" in text
 
 
 def test_the_results_page_is_made_from_the_committed_results() -> None:
