@@ -113,6 +113,23 @@ def test_where_the_fast_form_ends_and_its_tightest_race_are_the_committed_result
     assert f"{name.split(',')[0]}'s at alpha 0.1, {ours_s:.2f} s against {theirs_s:.2f} s to 80 %" in text
 
 
+def test_what_head_steps_bring_is_the_committed_result() -> None:
+    text = " ".join(README.split())
+    names = ("FedPer with the same head steps, equal", "FLPDSP-OPT fast")
+    same, ours = (of_seeds("opt-parts", "latency (s)", name, "80 %") for name in names)
+    pairs = [f"{s['Class-2', 0]:.1f} s" for s in (same, ours)], [f"{s['alpha 0.1', 0]:.1f} s" for s in (same, ours)]
+    assert f"needs {pairs[0][0]} to 80 % on Class-2 and {pairs[1][0]} at alpha 0.1" in text
+    assert f"`fast` {pairs[0][1]} and {pairs[1][1]}" in text
+    ratios = []
+    for target in ("80 %", "90 %"):
+        by_weights, fedper = (
+            of_seeds("opt-parts", "latency (s)", name, target)
+            for name in ("fast, head steps charged by weights", "FedPer, equal")
+        )
+        ratios += [by_weights[place] / fedper[place] for place in by_weights]
+    assert f"at {min(ratios):.2f} to {max(ratios):.2f} of FedPer's seconds (seed 0)" in text
+
+
 def test_the_results_page_is_made_from_the_committed_results() -> None:
     assert (ROOT / "RESULTS.md").read_text() == page_text(ROOT / "results", ROOT)
 
