@@ -1,8 +1,9 @@
-"""Somebody's own nn.Module and data, from split to run and comparison, as docs/own-models.md shows it."""
+"""Somebody's own nn.Module and data, from split to run, comparison and report, as docs/own-models.md shows it."""
 
 from __future__ import annotations
 
 import io
+import json
 import runpy
 import subprocess
 import sys
@@ -85,11 +86,15 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path / "rows.parquet"
 
 
-def test_the_example_goes_from_a_folder_of_pictures_to_a_comparison(pictures: Path, tmp_path: Path) -> None:
+def test_the_example_goes_from_a_folder_of_pictures_to_a_report(pictures: Path, tmp_path: Path) -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 40
     runpy.run_path(str(EXAMPLE))["main"](pictures, tmp_path / "runs")
-    command = [sys.executable, "-m", "leanfed.cli", "compare", "runs", "--picture", "both.png"]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    def leanfed_cli(*words: str) -> str:
+        command = [sys.executable, "-m", "leanfed.cli", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    shown = leanfed_cli("compare", "runs", "--picture", "both.png")
     assert "flpdsp" in shown
     assert "fedavg" in shown
     assert (tmp_path / "both.png").stat().st_size > 10_000
@@ -97,6 +102,13 @@ def test_the_example_goes_from_a_folder_of_pictures_to_a_comparison(pictures: Pa
     assert summary["accuracy"] > max(0.9, summary["majority_guess"])
     assert summary["shared_size"] == 8 * 27 + 8 + 16 * 72 + 16  # the two convolutions
     assert summary["private_size"] == 256 * 3 + 3
+    written = json.loads(leanfed_cli("report", "runs", "--out", "page.html", "--json"))
+    assert (written["runs"], written["flaws"]) == (2, [])
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    inside = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert {run["name"]: run["final"]["accuracy"] for run in inside["runs"]} == {
+        method: read_json(tmp_path / f"runs/{method}/summary.json")["accuracy"] for method in ("flpdsp", "fedavg")
+    }
 
 
 def test_a_folder_is_read_class_by_class(pictures: Path) -> None:
