@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
-from leanfed.experiments.judging import Bound, Every, Less
+from leanfed.experiments.judging import Bound, Less
 from leanfed.experiments.paper.figures import FINAL, cell
 from leanfed.experiments.paper.protocol import LOOKS, Study, curve_of, line_of, with_quantity
 
@@ -15,7 +15,7 @@ STUDY = Study(
     targets={},
     quick=("rounds=4", "evaluation.every=4", "training.local_steps=1"),
 )
-METHODS = {name: (f"algorithm.name={name.lower()}",) for name in ("FLPDSP", "FedPer", "FedAvg")}
+METHODS = {name: (f"algorithm.name={name.lower()}",) for name in ("FLPDSP", "FedAvg")}
 GAIN = "points above the majority guess"
 
 
@@ -37,28 +37,28 @@ def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
     return Measured(values, lines)
 
 
+def _claims(partition: str) -> tuple[Claim, ...]:
+    """What is said of one split."""
+    return (
+        Claim(
+            f"{partition}: FLPDSP is at least 10 points above each client's majority guess",
+            "not claimed",
+            Bound(cell("FLPDSP", partition, GAIN), above=10.0),
+        ),
+        Claim(
+            f"{partition}: FLPDSP ends above FedAvg",
+            "above in all cases",
+            Less(cell("FedAvg", partition, FINAL), cell("FLPDSP", partition, FINAL)),
+        ),
+    )
+
+
 ENTRIES.add(
     "cifar10-personal",
     Entry(
         title="Personal models on CIFAR-10 with ResNet-18, reduced",
         place="Figure: test accuracy vs. latency on CIFAR-10, panels (b) and (d)",
-        claims=(
-            Claim(
-                "FLPDSP is at least 10 points above each client's majority guess",
-                "not claimed",
-                Every(tuple(Bound(cell("FLPDSP", p, GAIN), above=10.0) for p in STUDY.partitions)),
-            ),
-            Claim(
-                "FLPDSP ends above FedAvg on both splits",
-                "above in all cases",
-                Every(tuple(Less(cell("FedAvg", p, FINAL), cell("FLPDSP", p, FINAL)) for p in STUDY.partitions)),
-            ),
-            Claim(
-                "FLPDSP (k 0.74, r 0.82) ends within 3 points of FedPer",
-                "not claimed",
-                Every(tuple(Less(cell("FedPer", p, FINAL), cell("FLPDSP", p, FINAL), 0.03) for p in STUDY.partitions)),
-            ),
-        ),
+        claims=tuple(claim for partition in STUDY.partitions for claim in _claims(partition)),
         jobs=lambda scale: STUDY.jobs(METHODS, scale),
         measure=_measure,
         form=Form(
@@ -71,7 +71,8 @@ ENTRIES.add(
         settings="configs/cifar10_class2_small.toml and cifar10_alpha01_small.toml",
         reduced=(
             "the ImageNet stem at 32x32 in place of the 3x3 stem (a fifteenth of the arithmetic), ten of 100 clients a "
-            "round, 40 rounds of 3 steps, one seed"
+            "round in turn, 20 rounds of 5 steps, one seed; the learning rate was chosen on held-back training samples of "
+            "another seed"
         ),
     ),
 )
