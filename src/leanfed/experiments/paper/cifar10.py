@@ -14,7 +14,7 @@ from leanfed.experiments.paper.protocol import EQUAL, Study
 
 PENDING = (
     "its runs (configs/joint_cifar10.toml, 1,000 rounds of ResNet-18 for every method and partition) take days on two "
-    "cores; the same methods at a reduced size are in cifar10-personal"
+    "cores; FLPDSP and FedAvg at a reduced size are in cifar10-personal"
 )
 DIRICHLET = 'task.partition={{kind = "dirichlet", alpha = {}, clients = 100}}'
 STUDY = Study(
