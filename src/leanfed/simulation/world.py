@@ -16,7 +16,7 @@ from leanfed.errors import SettingsError
 from leanfed.records import Floats, RoundPlan, Section
 from leanfed.simulation.clients import ClientStore
 from leanfed.streams import stream
-from leanfed.tasks.chain import Chain, first_private, multiply_adds
+from leanfed.tasks.chain import Chain, tail_share
 from leanfed.tasks.models import MODELS
 from leanfed.tasks.split import FlatModel, Split
 from leanfed.tasks.task import Task, draw_rows
@@ -74,8 +74,7 @@ class World:
         model, shape = self.task.new_model("base"), MODELS[self.task.settings.model].input_shape
         if not isinstance(model, Chain) or shape is None:
             return 1.0
-        counts = multiply_adds(model, shape)
-        return sum(counts[first_private(model.stages(), self.split.private) :]) / sum(counts)
+        return tail_share(model, self.split.private, shape)
 
     def new_clients(self) -> ClientStore:
         """The clients before their first round."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +20,30 @@ class Chain(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """All stages."""
-        for stage in self.stages().values():
-            x = stage(x)
-        return x
+        return through(self.stages().values(), x)
 
 
-def first_private(stages: Mapping[str, Stage], private: Mapping[str, torch.Size]) -> int:
-    """The place of the first stage that owns a private parameter; behind the last where none does."""
-    owning = (any(name.startswith(f"{stage}.") for name in private) for stage in stages)
-    return next((place for place, owns in enumerate(owning) if owns), len(stages))
+def through(stages: Iterable[Stage], x: Tensor) -> Tensor:
+    """What stages make of x, one after another."""
+    for stage in stages:
+        x = stage(x)
+    return x
+
+
+def cut_at(model: nn.Module, private: Collection[str]) -> tuple[list[Stage], list[Stage]]:
+    """The stages before the first that owns a private parameter, and the rest; any other model is all rest."""
+    if not isinstance(model, Chain):
+        return [], [model]
+    stages = model.stages()
+    owning = [any(name.startswith(f"{stage}.") for name in private) for stage in stages]
+    cut = owning.index(True) if True in owning else len(owning)
+    return list(stages.values())[:cut], list(stages.values())[cut:]
+
+
+def tail_share(model: Chain, private: Collection[str], shape: tuple[int, ...]) -> float:
+    """Multiply-adds behind the cut over those of the whole model."""
+    counts = multiply_adds(model, shape)
+    return sum(counts[len(cut_at(model, private)[0]) :]) / sum(counts)
 
 
 def multiply_adds(model: Chain, shape: tuple[int, ...]) -> list[int]:

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from leanfed.errors import SettingsError, nearest
-from leanfed.tasks.chain import Chain, Stage, first_private
+from leanfed.tasks.chain import cut_at, through
 from leanfed.tasks.statistics import Statistics
 
 
@@ -97,17 +97,18 @@ class FlatModel:
     def __init__(self, model: nn.Module, split: Split, *, share_statistics: bool = False) -> None:
         self.model = model
         self.split = split
-        self.statistics = Statistics(model, modules_of(split.shared) if share_statistics else ())
+        base = Statistics(model, modules_of(split.shared))
+        self.statistics = base if share_statistics else Statistics(model)
         self.random = any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules())
         self._weights = flatten(model, split.shapes)
         self._gradient = torch.zeros_like(self._weights)
         self.initial = self._weights.clone()  # the weights the model was built with, the same on every machine
-        stages: dict[str, Stage] = model.stages() if isinstance(model, Chain) else {"": model}
-        cut = first_private(stages, split.private) if isinstance(model, Chain) else 0
-        self._before, self._behind = list(stages.values())[:cut], list(stages.values())[cut:]
-        self._features = torch.empty(0)  # what last entered the private part
         start = 0
         parameters = dict(model.named_parameters())
+        self._private = [parameters[name] for name in split.private]
+        self._before, self._behind = cut_at(model, split.private)
+        self._features = torch.empty(0)  # what last entered the private part
+        self._base_statistics = base.places
         for name, shape in split.shapes.items():
             end = start + math.prod(shape)
             parameters[name].data = self._weights[start:end].view(shape)
@@ -120,26 +121,21 @@ class FlatModel:
         self._weights.copy_(weights)
         self._gradient.zero_()
         with torch.enable_grad():
-            x = inputs
-            for stage in self._before:
-                x = stage(x)
-            self._features = x.detach()
-            for stage in self._behind:
-                x = stage(x)
-            loss = functional.cross_entropy(x, labels)
+            features = through(self._before, inputs)
+            loss = functional.cross_entropy(through(self._behind, features), labels)
+            self._features = features.detach()
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.item(), self._gradient
 
     def head_gradient(self, private: Tensor, labels: Tensor) -> Tensor:
-        """The gradient (d_P,) at other private weights, on the batch and the shared weights of the last call."""
+        """The gradient (d_P,) at other private weights, on the batch and the shared weights of the last call.
+
+        Running statistics of shared layers stay as that call left them, also where they are passed again.
+        """
         self._weights[self.split.shared_size :].copy_(private)
-        parameters = dict(self.model.named_parameters())
-        with torch.enable_grad():
-            x = self._features
-            for stage in self._behind:
-                x = stage(x)
-            loss = functional.cross_entropy(x, labels)
-            slopes = torch.autograd.grad(loss, [parameters[name] for name in self.split.private])
+        with torch.enable_grad(), self.statistics.held(self._base_statistics):
+            loss = functional.cross_entropy(through(self._behind, self._features), labels)
+            slopes = torch.autograd.grad(loss, self._private)
         return torch.cat([slope.reshape(-1) for slope in slopes])
 
     def measure_statistics(self, weights: Tensor, batches: Iterable[Tensor]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,14 @@ class Statistics:
         """A copy of all statistics, (size,)."""
         parts = [buffer.reshape(-1).to(torch.float32) for buffer in self._buffers.values()]
         return torch.cat(parts) if parts else torch.empty(0)
+
+    @contextmanager
+    def held(self, places: Tensor) -> Iterator[None]:
+        """What is done inside does not change the statistics at some positions."""
+        before = self.read()[places]
+        yield
+        if len(places):
+            self.write(self.read().index_copy_(0, places, before))
 
     def write(self, values: Tensor) -> None:
         """Put back what `read` gave; whole numbers are rounded."""

@@ -47,3 +47,19 @@ def test_a_head_gradient_is_the_whole_models(model: str, layer: str) -> None:
     expected = flat.loss_and_gradient(torch.cat([shared, other]), inputs, labels)[1][split.shared_size :].clone()
     flat.loss_and_gradient(torch.cat([shared, private]), inputs, labels)
     assert torch.allclose(flat.head_gradient(other, labels), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("model", "layer"), [("tiny-norm", "norm1"), ("resnet18-imagenet", "stage4.0")])
+def test_further_steps_of_a_head_leave_the_bases_running_statistics_alone(model: str, layer: str) -> None:
+    torch.manual_seed(2)
+    network = build_model(model, 10, seed=0)
+    split = split_after(network, layer)
+    flat = FlatModel(network, split, share_statistics=True)
+    inputs, labels = torch.randn(6, *(MODELS[model].input_shape or ())), torch.arange(6)
+    flat.loss_and_gradient(flat.initial, inputs, labels)
+    once = flat.statistics.read()
+    flat.head_gradient(flat.initial[split.shared_size :], labels)
+    often, base = flat.statistics.read(), flat.statistics.places
+    assert len(base) < len(once)
+    assert torch.equal(often[base], once[base])
+    assert not torch.equal(often, once)  # the head's own follow its steps
