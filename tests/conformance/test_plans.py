@@ -57,7 +57,7 @@ def test_joint_plans_hold_their_deadline_and_budget_as_charged(
 ) -> None:
     settings = AllocationSettings.model_validate({"rule": "joint", **JOINT[rule]})
     radio = RadioSettings.model_validate({"fleet": FLEETS[fleet], "payload": payload})
-    planner = made(world_of(settings.fitted(Flpdsp())), radio, settings)
+    planner = made(world_of(settings.fitted(Flpdsp(), "lenet5")), radio, settings)
     for number in (0, 3):
         plan, bill = charge(planner, number)
         limit = planner.plan(number).reasons.get("deadline_s", settings.deadline_s)

@@ -32,7 +32,6 @@ from leanfed.simulation.evaluation import EvaluationSettings
 from leanfed.simulation.forms import AllocationSettings
 from leanfed.simulation.probing import TheorySettings, why_no_bound
 from leanfed.simulation.world import Participation
-from leanfed.tasks.models import MODELS
 from leanfed.tasks.task import TaskSettings
 
 
@@ -97,10 +96,10 @@ class Settings(Section):
     @field_validator("algorithm")
     @classmethod
     def _as_the_rule_needs_it(cls, value: Algorithm, info: ValidationInfo) -> Algorithm:
-        allocation = info.data.get("allocation")  # absent where it was refused itself
-        task = info.data.get("task")
-        steps = MODELS[task.model].head_steps if isinstance(task, TaskSettings) else 1
-        return allocation.fitted(value, steps) if isinstance(allocation, AllocationSettings) else value
+        allocation, task = info.data.get("allocation"), info.data.get("task")  # absent where refused themselves
+        if not isinstance(allocation, AllocationSettings) or not isinstance(task, TaskSettings):
+            return value
+        return allocation.fitted(value, task.model)
 
     @model_validator(mode="after")
     def _theta_has_a_source(self) -> Settings:

@@ -21,6 +21,9 @@ FORMS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+HEAD_STEPS: Final = {"lenet5": 20}  # of the fast form, by model (estimated on the embedded digits); others take one
+
+
 class AllocationSettings(Section):
     """Who decides on keep rates and bandwidth; the constants that the paper leaves open carry a source tag."""
 
@@ -91,11 +94,11 @@ class AllocationSettings(Section):
         """Whether a round belongs to the last part of a run."""
         return number >= rounds - kept_count(self.settle, rounds)
 
-    def fitted(self, algorithm: Algorithm, head_steps: int = 1) -> Algorithm:
+    def fitted(self, algorithm: Algorithm, model: str) -> Algorithm:
         """The method as the rule needs it: safe and fast keep dense heads and what was not sent, unless told not to.
 
-        Fast takes `head_steps` as well. What the settings say in so many words (algorithm.prune.head_memory,
-        algorithm.sparsify.error_feedback, algorithm.head_steps) holds.
+        Fast lets heads take the further steps that suit the model. What the settings say in so many words
+        (algorithm.prune.head_memory, algorithm.sparsify.error_feedback, algorithm.head_steps) holds.
         """
         if self.rule == "own":
             return algorithm
@@ -111,9 +114,7 @@ class AllocationSettings(Section):
             sparsify = sparsify.model_copy(update={"error_feedback": True})
         if "head_memory" not in prune.model_fields_set:
             prune = prune.model_copy(update={"head_memory": "keep"})
-        steps = (
-            head_steps
-            if self.form == "fast" and "head_steps" not in algorithm.model_fields_set
-            else algorithm.head_steps
-        )
+        steps = algorithm.head_steps
+        if self.form == "fast" and "head_steps" not in algorithm.model_fields_set:
+            steps = HEAD_STEPS.get(model, steps)
         return algorithm.model_copy(update={"sparsify": sparsify, "prune": prune, "head_steps": steps})

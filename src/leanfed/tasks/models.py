@@ -25,7 +25,6 @@ class ModelSpec:
     build: Callable[[int], nn.Module]  # number of classes -> freshly initialised model
     input_shape: tuple[int, ...]  # (channels, height, width); smaller images are padded with black
     default_split: str  # the last layer of the base
-    head_steps: int = 1  # that a head takes on a batch in FLPDSP-OPT's fast form; found by experiment
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class TextModelSpec:
     build: Callable[[int, TextSettings], nn.Module]  # number of classes, settings -> freshly initialised model
     default_split: Callable[[TextSettings], str]  # the last layer of the base
     input_shape: None = None
-    head_steps: int = 1
 
 
 MODELS: Final[Registry[ModelSpec | TextModelSpec]] = Registry("model")
@@ -67,7 +65,7 @@ class LeNet5(Chain):
         }
 
 
-MODELS.add("lenet5", ModelSpec(LeNet5, input_shape=(1, 32, 32), default_split="conv3", head_steps=20))
+MODELS.add("lenet5", ModelSpec(LeNet5, input_shape=(1, 32, 32), default_split="conv3"))
 # The last block, pooling and classifier are private, as in the paper: d_B 6,448,192 and d_P 4,725,770 for ten classes.
 MODELS.add("resnet18", ModelSpec(ResNet18, input_shape=(3, 32, 32), default_split="stage4.0"))
 # The ImageNet stem at 32x32, for slow machines: about a fifteenth of the arithmetic, and lower accuracy.

@@ -17,10 +17,9 @@ from leanfed.experiments.settings import Settings
 from leanfed.records import Floats, RoundPlan
 from leanfed.simulation.costs import Accountant, RadioSettings
 from leanfed.simulation.engine import RoundOutcome
-from leanfed.simulation.forms import AllocationSettings
+from leanfed.simulation.forms import HEAD_STEPS, AllocationSettings
 from leanfed.simulation.planning import Planner
 from leanfed.simulation.world import World
-from leanfed.tasks.models import MODELS
 from leanfed.wireless.fleet import FleetSettings
 
 WorldOf = Callable[..., World]
@@ -55,7 +54,7 @@ def test_a_form_brings_its_bounds_unless_they_are_set() -> None:
 
 @pytest.mark.parametrize(
     ("form", "feedback", "memory", "steps"),
-    [("plain", False, "discard", 1), ("safe", True, "keep", 1), ("fast", True, "keep", MODELS["lenet5"].head_steps)],
+    [("plain", False, "discard", 1), ("safe", True, "keep", 1), ("fast", True, "keep", HEAD_STEPS["lenet5"])],
 )
 def test_what_a_form_brings_to_the_method(form: str, feedback: bool, memory: str, steps: int) -> None:
     method = Settings.from_values({"allocation": {"rule": "joint", "form": form}}).algorithm

@@ -19,7 +19,7 @@ from leanfed.experiments.paper.protocol import (
     percent,
     with_quantity,
 )
-from leanfed.tasks.models import MODELS
+from leanfed.simulation.forms import HEAD_STEPS
 
 PARTITIONS = ("Class-2", "alpha 0.1")
 FAST, SAFE = OPT["FLPDSP-OPT fast"], OPT["FLPDSP-OPT safe"]
@@ -52,7 +52,7 @@ PARTS: Mapping[str, Changes] = {
     "fast with any k": (*FAST, "allocation.k_max=1.0"),
     "fast with one head step": (*FAST, "algorithm.name=flpdsp", "algorithm.head_steps=1"),
     BY_WEIGHTS: (*FAST, "radio.head_step=weights"),
-    "FedPer with the same head steps, equal": (*OWN, *WHOLE, f"algorithm.head_steps={MODELS['lenet5'].head_steps}"),
+    "FedPer with the same head steps, equal": (*OWN, *WHOLE, f"algorithm.head_steps={HEAD_STEPS['lenet5']}"),
     "FLPDSP-OPT safe": SAFE,
     "safe with r_min 0.5": (*SAFE, "allocation.r_min=0.5"),
     YARDSTICK: METHODS[YARDSTICK],
