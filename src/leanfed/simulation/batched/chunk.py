@@ -128,12 +128,9 @@ class Masking:
         """The weights at which gradients are taken."""
         return Weights(masked(weights.shared, self.shared), masked(weights.private, self.private))
 
-    def decay(self, slope: Tensor, at: Tensor, mask: Tensor | None, training: Training) -> None:
-        """Add weight decay to a part's slope, and take from it what masked weights do not get."""
-        if training.weight_decay:
-            slope.add_(at, alpha=training.weight_decay)
-        if self.gradient and mask is not None:
-            slope.mul_(mask)
+    def kept(self, weights: Weights) -> Weights:
+        """The weights that are left before a step."""
+        return self.used(weights) if self.discard else weights
 
 
 UNMASKED = Masking()
@@ -143,38 +140,40 @@ def local_steps(
     chunk: Chunk, tools: Tools, private: Tensor, masking: Masking = UNMASKED, head_steps: int = 1
 ) -> ChunkRun:
     """`algorithms.local.local_steps` for a chunk; the shared weights are one row until a step sets them apart."""
-    steps, momentum, cut = chunk.training.local_steps, chunk.training.momentum, len(chunk.shared)
+    steps, cut = chunk.training.local_steps, len(chunk.shared)
     weights = Weights(chunk.shared.unsqueeze(0), private)
-    velocity = chunk.memory("velocity") if momentum and private.shape[1] else None
+    velocity = chunk.memory("velocity") if chunk.training.momentum and private.shape[1] else None
     losses, total = [], torch.empty(0)
     for step, rows in enumerate(chunk.samples()):
-        for turn in range(head_steps):
-            if masking.discard:
-                weights = masking.used(weights)
-            if turn == 0:
-                loss, gradient = gradient_step(chunk, tools, weights, masking, rows)
-                losses.append(loss)
-                shared_slope, slope = gradient[:, :cut], gradient[:, cut:]
-                total = total.add_(gradient) if step else gradient if steps == head_steps == 1 else gradient.clone()
-                if step < steps - 1:
-                    shared = weights.shared.sub(shared_slope, alpha=chunk.rate)
-            else:
-                slope = head_step(chunk, tools, weights, masking, rows)
-                total[:, cut:].add_(slope)
-            if velocity is not None:
-                velocity = slope = slope.add(velocity, alpha=momentum)
-            weights = Weights(weights.shared, weights.private.sub(slope, alpha=chunk.rate))
-        if step < steps - 1:
-            weights = Weights(shared, weights.private)
+        weights = masking.kept(weights)
+        loss, gradient = gradient_step(chunk, tools, weights, masking, rows)
+        losses.append(loss)
+        total = total.add_(gradient) if step else gradient if steps == head_steps == 1 else gradient.clone()
+        last = step == steps - 1
+        shared = weights.shared if last else weights.shared.sub(gradient[:, :cut], alpha=chunk.rate)
+        weights, velocity = step_heads(chunk, weights, gradient[:, cut:], velocity)
+        for _ in range(head_steps - 1):
+            weights = masking.kept(weights)
+            slope = head_step(chunk, tools, weights, masking, rows)
+            total[:, cut:].add_(slope)
+            weights, velocity = step_heads(chunk, weights, slope, velocity)
+        weights = Weights(shared, weights.private)
     return ChunkRun(total, weights.private, velocity, chunk.mean_loss(losses))
+
+
+def step_heads(chunk: Chunk, weights: Weights, slope: Tensor, velocity: Tensor | None) -> tuple[Weights, Tensor | None]:
+    """The weights after a step of the private parts, and its velocity where there is momentum."""
+    if velocity is not None:
+        velocity = slope = slope.add(velocity, alpha=chunk.training.momentum)
+    return Weights(weights.shared, weights.private.sub(slope, alpha=chunk.rate)), velocity
 
 
 def gradient_step(chunk: Chunk, tools: Tools, weights: Weights, masking: Masking, rows: Ints) -> tuple[Tensor, Tensor]:
     """Loss (C,) and the gradient (C, d) that a step follows, with weight decay and mask."""
     used, cut = masking.used(weights), len(chunk.shared)
     loss, gradient = tools.model.loss_and_gradient(used, rows, chunk.labels(rows))
-    masking.decay(gradient[:, :cut], used.shared, masking.shared, chunk.training)
-    masking.decay(gradient[:, cut:], used.private, masking.private, chunk.training)
+    decay_and_mask(chunk, gradient[:, :cut], used.shared, masking.shared if masking.gradient else None)
+    decay_and_mask(chunk, gradient[:, cut:], used.private, masking.private if masking.gradient else None)
     return loss, gradient
 
 
@@ -182,8 +181,16 @@ def head_step(chunk: Chunk, tools: Tools, weights: Weights, masking: Masking, ro
     """The gradient (C, d_private) that a further step of the heads follows, with weight decay and mask."""
     used = masking.used(weights)
     slope = tools.model.head_gradient(used, rows, chunk.labels(rows))
-    masking.decay(slope, used.private, masking.private, chunk.training)
+    decay_and_mask(chunk, slope, used.private, masking.private if masking.gradient else None)
     return slope
+
+
+def decay_and_mask(chunk: Chunk, slope: Tensor, at: Tensor, mask: Tensor | None) -> None:
+    """Add weight decay to a part's slope, then let go of what gets no update."""
+    if chunk.training.weight_decay:
+        slope.add_(at, alpha=chunk.training.weight_decay)
+    if mask is not None:
+        slope.mul_(mask)
 
 
 def masked(weights: Tensor, mask: Tensor | None) -> Tensor:
