@@ -15,17 +15,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from leanfed.deployment.commands import OFF
 from leanfed.deployment.extra import require_flower
 from leanfed.errors import InputError
 from leanfed.experiments.settings import Settings
 from leanfed.files import make_folder, owner_only
 
-ENVIRONMENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # as shipped, Ray's workers give way to everything else on the machine (nice 15)
-}
+# As shipped, Ray's workers give way to everything else on the machine (nice 15).
+ENVIRONMENT = OFF | {"RAY_worker_niceness": "0"}
 
 
 def simulate(settings: Settings, out: Path, *, data_dir: Path | None = None, **changes: Any) -> None:
