@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-import numpy as np
-
 from leanfed.deployment.checks import Expected
 from leanfed.deployment.members import Member
 from leanfed.deployment.messages import Order
 from leanfed.records import RoundPlan
+from leanfed.simulation.rounds import shares_of
 from leanfed.simulation.world import World
 
 NOTHING = (0.0, 0.0, 0.0, 0)  # k, r, share and entries of a client that only tests
@@ -54,8 +53,6 @@ def make_orders(
 
 def _given(plan: RoundPlan, world: World) -> dict[int, tuple[float, float, float, int]]:
     """client -> (k, r, share, entries)."""
-    count = len(plan.participants)
-    share = np.full(count, 1.0 / count) if plan.share is None else plan.share
     entries = world.algorithm.entries(world.split, plan.k, plan.r)
-    columns = zip(plan.k.tolist(), plan.r.tolist(), share.tolist(), entries.tolist(), strict=True)
+    columns = zip(plan.k.tolist(), plan.r.tolist(), shares_of(plan).tolist(), entries.tolist(), strict=True)
     return dict(zip(plan.participants, columns, strict=True))
