@@ -83,7 +83,7 @@ def test_the_table_says_who_is_out_and_what_bandwidth_is_worth(leanfed: Leanfed,
     done = leanfed("plan", problem_file)
     assert done.returncode == 0
     assert "2 of 3 take part" in done.stdout
-    assert "client 2: deadline_s 0.8 s is below the 2.103 s" in done.stdout
+    assert "client 2: a deadline of 0.8 s is below the 2.103 s" in done.stdout
     assert "per MHz" in done.stdout
 
 

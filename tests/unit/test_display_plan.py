@@ -30,7 +30,7 @@ def shown(problem: Problem, page: io.StringIO, *, everyone: bool = False) -> str
 def test_a_plan_names_limits_and_absent_clients(page: io.StringIO) -> None:
     text = shown(paper_problem(4, 0, bandwidth_hz=2e5).with_(cpu_hz=[1e7, 1e9, 1e9, 1e9]), page)
     assert "3 of 4 take part" in text
-    assert "client 0: deadline_s 0.8 s is below the 21.03 s that its base layers take" in text
+    assert "client 0: a deadline of 0.8 s is below the 21.03 s that its base layers take" in text
     assert "excluded 1" in next(line for line in text.splitlines() if line.startswith("held by: "))
 
 

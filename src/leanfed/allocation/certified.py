@@ -80,7 +80,7 @@ def _effort(problem: Problem, gap: float | None, most_nodes: int | None) -> tupl
 def too_many(problem: Problem, feasible: Mask, least_shares: Floats) -> tuple[Excluded, ...]:
     """Floors that fit one by one but not together: the band that they would need."""
     total = float(least_shares.sum())
-    why = f"the floors of all clients need {total:.3g} times bandwidth_hz {problem.bandwidth_hz:.4g}"
+    why = f"the floors of all clients need {total:.3g} times the bandwidth of {problem.bandwidth_hz:.4g} Hz"
     needs = total * problem.bandwidth_hz
     return tuple(Excluded(int(n), why, needs) for n in np.flatnonzero(feasible))
 

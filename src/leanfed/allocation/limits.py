@@ -63,13 +63,13 @@ def feasible_clients(problem: Problem, payload: str = "exact") -> tuple[Mask, tu
 def _explain(problem: Problem, n: int, latency: float, energy: float, late: bool) -> Excluded:
     """The limit that leaves client n out, the value it has and the value it would need."""
     if late:
-        limit, have, need, unit = "deadline_s", problem.deadline_s[n], latency, "s"
+        limit, have, need, unit = "a deadline", problem.deadline_s[n], latency, "s"
     else:
-        limit, have, need, unit = "energy_budget_j", problem.energy_budget_j[n], energy, "J"
+        limit, have, need, unit = "an energy budget", problem.energy_budget_j[n], energy, "J"
     if np.isinf(need):
-        return Excluded(n, f"k_min {problem.k_min[n]:g} cannot be uploaded without gain and power", None)
+        return Excluded(n, f"the floor of k, {problem.k_min[n]:g}, cannot be uploaded without gain and power", None)
     floors = "its floors" if problem.k_min[n] > 0.0 or problem.r_min[n] > 0.0 else "its base layers"
-    return Excluded(n, f"{limit} {have:.4g} {unit} is below the {need:.4g} {unit} that {floors} take", float(need))
+    return Excluded(n, f"{limit} of {have:.4g} {unit} is below the {need:.4g} {unit} that {floors} take", float(need))
 
 
 def tie_broken(problem: Problem) -> tuple[float, float]:

@@ -20,9 +20,9 @@ def _need(one: Problem, payload: str) -> str:
     """The need of a problem's only client."""
     k_min, k_max = float(one.k_min[0]), float(one.k_max[0])
     if k_min >= STARVED_BELOW:
-        return f"at its floor k_min {k_min:g}"
+        return f"at the floor of k, {k_min:g}"
     if k_max < STARVED_BELOW:
-        return f"k_max {k_max:g} is below {STARVED_BELOW:g}"
+        return f"the ceiling of k, {k_max:g}, is below {STARVED_BELOW:g}"
     if one.snr[0] == 0.0:
         return "cannot upload without gain and power"
     upload_bits = float(bits_of(STARVED_BELOW, one.base_size, one.value_bits, payload))
@@ -32,9 +32,8 @@ def _need(one: Problem, payload: str) -> str:
     alone_j = compute_j + float(one.power_w[0]) * alone_s
     late, empty = compute_s + alone_s > one.deadline_s[0], alone_j > one.energy_budget_j[0]
     if late or empty:
-        wants = [f"deadline_s {compute_s + alone_s:.4g}"] * bool(late) + [f"energy_budget_j {alone_j:.4g}"] * bool(
-            empty
-        )
+        wants = [f"a deadline of {compute_s + alone_s:.4g} s"] if late else []
+        wants += [f"an energy budget of {alone_j:.4g} J"] if empty else []
         return f"even the whole band is not enough for k = {STARVED_BELOW:g}; needs {' and '.join(wants)}"
     window_s = min(one.deadline_s[0] - compute_s, (one.energy_budget_j[0] - compute_j) / one.power_w[0])
     share = 0.0 if np.isinf(window_s) else float(share_of(upload_bits / window_s, one.bandwidth_hz, one.snr)[0])

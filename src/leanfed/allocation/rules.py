@@ -95,7 +95,11 @@ def _with_shares(problem: Problem, split: Any, payload: str, solver: str, rates:
 def _unable(problem: Problem, feasible: Mask, able: Mask, shares: Floats) -> tuple[Excluded, ...]:
     places = np.flatnonzero(feasible)
     return tuple(
-        Excluded(int(places[i]), f"k_min {problem.k_min[places[i]]:g} does not fit a share of {shares[i]:.3g}", None)
+        Excluded(
+            int(places[i]),
+            f"the floor of k, {problem.k_min[places[i]]:g}, does not fit a share of {shares[i]:.3g}",
+            None,
+        )
         for i in np.flatnonzero(~able)
     )
 

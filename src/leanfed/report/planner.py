@@ -34,12 +34,6 @@ SLIDERS = (  # fields of the problem that are one number for all clients of a pr
     *("bandwidth_hz", "deadline_s", "energy_budget_j", "theta1", "theta2", "base_size", "head_size"),
     *("cycles_per_sample", "batch_size", "value_bits", "k_min", "k_max", "r_min"),
 )
-WORDS = {
-    "deadline_s": "a deadline of",
-    "energy_budget_j": "an energy budget of",
-    "k_min": "the floor of k,",
-    "k_max": "the ceiling of k,",
-}
 RULES = {  # what the joint plan is compared with
     "certified": "joint allocation",
     "equal": "equal shares, each client's best rates",
@@ -131,9 +125,9 @@ def answer(question: Question) -> dict[str, Any]:
         "price_per_mhz": None if solution.price is None else solution.price / (problem.bandwidth_hz / 1e6),
         "start": {name: _start(posed.start, name) for name in ("bandwidth_hz", "deadline_s", "energy_budget_j")},
         "clients": client_columns(posed, solution),
-        "excluded": [{"name": posed.names[entry.client], "why": in_words(entry.why)} for entry in solution.excluded],
+        "excluded": [{"name": posed.names[entry.client], "why": entry.why} for entry in solution.excluded],
         "starved": [
-            {"name": posed.names[n], "why": in_words(why)}
+            {"name": posed.names[n], "why": why}
             for n, why in zip(solution.starved, needs_of(problem, solution.starved, question.payload), strict=True)
         ],
         "rules": [rule_row(posed, name, solution) for name in RULES],
@@ -216,13 +210,6 @@ def command_line(posed: Posed) -> str:
 def file_name(name: str) -> str:
     """The last part of a file's name, whichever system it comes from."""
     return PurePosixPath(PureWindowsPath(name).as_posix()).name
-
-
-def in_words(reason: str) -> str:
-    """A reason without the names of the problem file's fields, which a reader of the page does not know."""
-    for field, words in WORDS.items():
-        reason = reason.replace(field, words)
-    return reason
 
 
 def finite(values: Floats) -> list[float | None]:
