@@ -170,7 +170,7 @@ def test_the_pages_figures_in_the_documents_are_the_committed_measurements() -> 
     assert (scale["runs"], scale["rounds"], scale["clients"]) == (20, 1_000, 100)
     assert scale["build_s"] < 20
     assert scale["megabytes"] < 15
-    assert sorted(scale["open_s"])[len(scale["open_s"]) // 2] < 3  # the median: single openings may take longer
+    assert max(scale["open_s"]) < 3
     planner = json.loads((ROOT / "results/report/planner.json").read_text())
     redraw, answer = planner["redraw_ms"], planner["answer_ms"]
     told = (

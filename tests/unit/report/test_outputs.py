@@ -12,6 +12,7 @@ from leanfed.experiments.catalogue import Scale
 from leanfed.experiments.paper.protocol import EQUAL, MNIST
 from leanfed.report.data import report_data
 from leanfed.report.figures import write_figures
+from leanfed.report.page import plotly_script, without_wrapper
 
 RESULTS_FOLDER = Path(__file__).resolve().parents[3] / "results"
 RESULTS = {
@@ -89,3 +90,16 @@ def test_figures_and_tables_for_papers(tmp_path: Path) -> None:
     assert r"\begin{tabular}" in table
     # 0.8 is reached a third of the way from 0.7 after round 3 to 1.0 after round 4.
     assert "3.333" in table
+
+
+def test_the_plotting_script_stands_in_the_page_without_a_wrapper() -> None:
+    script = plotly_script()
+    assert script.startswith("/**\n* plotly.js v")  # the notice of its licence
+    assert "Licensed under the MIT license" in script[:300]
+    assert "factory" not in script[:400]
+    assert script.rstrip().endswith("window.Plotly = Plotly;")
+
+
+@pytest.mark.parametrize("script", ["var Plotly = {};", "/** a notice */\n(() => {\nreturn Plotly;\n}));", ""])
+def test_a_plotting_script_with_another_wrapper_stays_as_it_is(script: str) -> None:
+    assert without_wrapper(script) == script
