@@ -54,7 +54,12 @@ PARTITIONS = st.one_of(
     st.builds(
         lambda c, m: {"kind": "class", "clients": c, "classes_per_client": m}, st.integers(4, 12), st.integers(1, 4)
     ),
-    st.builds(lambda c, a: {"kind": "dirichlet", "clients": c, "alpha": a}, st.integers(1, 12), st.floats(0.01, 50)),
+    st.builds(
+        lambda c, a, capped: {"kind": "dirichlet", "clients": c, "alpha": a, "capped": capped},
+        st.integers(1, 12),
+        st.floats(0.01, 50),
+        st.booleans(),
+    ),
     st.builds(lambda c: {"kind": "iid", "clients": c}, st.integers(1, 12)),
 )
 

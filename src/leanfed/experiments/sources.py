@@ -16,6 +16,7 @@ PAPER: Final[dict[str, tuple[Any, ...]]] = {
     "rounds": (100,),
     "task.partition.clients": (100,),
     "task.partition.alpha": (0.1,),
+    "task.partition.capped": (True,),
     "task.partition.classes_per_client": (2,),
     "training.batch_size": (32,),
     "training.local_steps": (1,),

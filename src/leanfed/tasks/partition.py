@@ -28,6 +28,9 @@ class PartitionSettings(Section):
     """m of Class-m."""
     alpha: float | None = Field(default=None, gt=0)
     """Concentration of the Dirichlet split: smaller is less alike."""
+    capped: bool = True
+    """Whether a client of a Dirichlet split that has the average number of samples gets no more, as in Lin et al.
+    (2020), which the paper follows; false: the plain draw, where sizes differ more and a client has more classes."""
     min_samples: int = Field(default=10, ge=1)
     """The fewest training samples a client may hold."""
 
@@ -44,13 +47,17 @@ class PartitionSettings(Section):
                 raise ValueError(
                     f"{key!r} belongs to a {kind!r} partition, not to {self.kind!r}; remove it or set kind = {kind!r}"
                 )
+        if self.kind != "dirichlet" and not self.capped:
+            raise ValueError(f"'capped' belongs to a 'dirichlet' partition, not to {self.kind!r}; remove it")
         return self
 
     def label(self) -> str:
-        """The short name used in tables: Class-2, alpha 0.1, IID."""
+        """The short name used in tables: Class-2, alpha 0.1 (uncapped where it is), IID."""
         if self.kind == "class":
             return f"Class-{self.classes_per_client}"
-        return f"alpha {self.alpha:g}" if self.kind == "dirichlet" else "IID"
+        if self.kind == "dirichlet":
+            return f"alpha {self.alpha:g}" + ("" if self.capped else ", uncapped")
+        return "IID"
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ def _deal_classes(labels: Ints, held: npt.NDArray[np.bool_], rng: np.random.Gene
 
 
 def _dirichlet(labels: Ints, classes: int, settings: PartitionSettings, rng: np.random.Generator) -> Ints:
-    """Class shares drawn from Dirichlet(alpha) as in Lin et al. (2020), redrawn until every client has enough."""
+    """Class shares drawn from Dirichlet(alpha), redrawn until every client has enough."""
     for _ in range(DIRICHLET_TRIES):
         owners = _draw_dirichlet(labels, classes, settings, rng)
         if np.bincount(owners, minlength=settings.clients).min() >= settings.min_samples:
@@ -158,12 +165,13 @@ def _dirichlet(labels: Ints, classes: int, settings: PartitionSettings, rng: np.
 
 
 def _draw_dirichlet(labels: Ints, classes: int, settings: PartitionSettings, rng: np.random.Generator) -> Ints:
-    """One draw: each class is cut by its own shares, and a client that has its average gets no more."""
+    """One draw: each class is cut by its own shares; a client at the cap is left out of the classes that follow."""
     owners = np.empty(len(labels), dtype=np.int64)
     sizes = np.zeros(settings.clients)
+    cap = len(labels) / settings.clients if settings.capped else np.inf
     for label in range(classes):
         rows = rng.permutation(np.flatnonzero(labels == label))
-        still_open = sizes < len(labels) / settings.clients
+        still_open = sizes < cap
         shares = rng.dirichlet(np.full(settings.clients, settings.alpha)) * still_open
         shares = shares / shares.sum() if shares.sum() > 0 else still_open / still_open.sum()
         cuts = (np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)

@@ -52,6 +52,28 @@ def test_a_smaller_alpha_is_less_alike() -> None:
     assert spread(0.1) > spread(1.0) > spread(100.0)
 
 
+def shares_of_largest_class(capped: bool) -> float:
+    """What naming every client's largest class would get right, over twenty draws of 100 clients."""
+    labels, tests = np.repeat(np.arange(10), 600), np.repeat(np.arange(10), 60)
+    settings = PartitionSettings(kind="dirichlet", alpha=0.1, clients=100, capped=capped, min_samples=1)
+    draws = [make_partition(labels, tests, 10, settings, seed).train for seed in range(20)]
+    return float(np.mean([sum(np.bincount(labels[rows]).max() for rows in draw) / len(labels) for draw in draws]))
+
+
+def test_a_cap_on_sizes_makes_clients_less_alike_than_the_plain_draw() -> None:
+    # The plain draw's largest class has 0.653 of the samples: 2,000 draws of ten Dirichlet(0.1) over 100 clients.
+    assert shares_of_largest_class(capped=False) == pytest.approx(0.653, abs=0.02)
+    assert shares_of_largest_class(capped=True) > 0.75
+
+
+def test_a_capped_client_gets_nothing_once_it_has_the_average() -> None:
+    train = np.array(split(kind="dirichlet", alpha=0.1, clients=10, min_samples=1)[0])
+    before = np.cumsum(train, axis=1) - train  # what a client had when each class was dealt
+    assert (train[before >= len(TRAIN) / 10] == 0).all()
+    plain = np.array(split(kind="dirichlet", alpha=0.1, clients=10, min_samples=1, capped=False)[0])
+    assert (plain[np.cumsum(plain, axis=1) - plain >= len(TRAIN) / 10] > 0).any()
+
+
 def test_a_tiny_alpha_still_gives_everyone_the_minimum() -> None:
     train = np.array(split(kind="dirichlet", alpha=1e-3, clients=20, min_samples=25)[0])
     assert train.sum(axis=1).min() >= 25
@@ -106,6 +128,7 @@ def test_what_the_data_cannot_give_is_refused(settings: dict[str, object], messa
         ({"kind": "dirichlet"}, "needs 'alpha'"),
         ({"kind": "iid", "alpha": 0.1}, "belongs to a 'dirichlet' partition"),
         ({"kind": "dirichlet", "alpha": 0}, "greater than 0"),
+        ({"kind": "iid", "capped": False}, "'capped' belongs to a 'dirichlet' partition"),
     ],
 )
 def test_a_kind_needs_its_own_key_and_no_other(settings: dict[str, object], message: str) -> None:
