@@ -56,27 +56,28 @@ def local_steps(
     losses, samples = [], 0
     for batch in job.batches:
         for turn in range(head_steps):
-            if mask is not None and discard:
-                weights.mul_(mask)
-            used = weights if mask is None or discard else weights * mask
-            if turn == 0:
+            start = cut if turn else 0  # further steps are the private part's alone
+            part, kept = weights[start:], None if mask is None else mask[start:]
+            if kept is not None and discard:
+                part.mul_(kept)
+            used = part if kept is None or discard else part * kept
+            if turn:
+                gradient = model.head_gradient(used, batch.labels)
+            else:
                 loss, gradient = model.loss_and_gradient(used, batch.inputs, batch.labels)
                 refuse_divergence(loss, job)
                 losses.append(loss)
                 samples += len(batch.labels)
-            else:
-                gradient = model.head_gradient(used[cut:], batch.labels)
-            start = len(weights) - len(gradient)  # 0, or where the private part begins
             if training.weight_decay:
-                gradient.add_(used[start:], alpha=training.weight_decay)
-            if mask is not None and masked_gradient:
-                gradient.mul_(mask[start:])
+                gradient.add_(used, alpha=training.weight_decay)
+            if kept is not None and masked_gradient:
+                gradient.mul_(kept)
             total[start:].add_(gradient)
             if training.momentum and len(private):
                 own = gradient[cut - start :]
                 velocity = own.add(torch.zeros_like(private) if velocity is None else velocity, alpha=training.momentum)
                 own.copy_(velocity)
-            weights[start:].sub_(gradient, alpha=rate)
+            part.sub_(gradient, alpha=rate)
     return LocalRun(total, weights[cut:].clone(), velocity, math.fsum(losses) / len(losses), samples)
 
 
