@@ -16,6 +16,7 @@ from leanfed.tasks.text import IDS, MASK, SEGMENTS, TextSettings
 
 GROUP = 4  # samples of like length that go through the encoder together: little padding, and still fast products
 PAIR_NORM = 4.0  # of a pair's features, so that one learning rate serves classifier and adapters
+DISTANCE_SCALE = 8.0  # of 1 - cos(u, v), which is below 0.6 for nearly all pairs: a classifier learns it first
 LAYER = re.compile(r"(.*\blayers?\.)(\d+)\.")  # where the layers of an encoder are numbered
 
 
@@ -28,7 +29,8 @@ class BertLora(nn.Module):
         _adapt(self.encoder, settings)
         self.pooling = settings.pooling
         self._takes_segments = getattr(self.encoder.config, "type_vocab_size", 0) > 1
-        width = self.encoder.config.hidden_size * (2 if settings.pooling == "pair" else 1)
+        one = self.encoder.config.hidden_size
+        width = {"cls": one, "mean": one, "pair": 2 * one, "distance": 2 * one + 1}[settings.pooling]
         self.classifier = nn.Linear(width, classes)
         nn.init.normal_(self.classifier.weight, std=0.02)  # as BERT initialises it
         nn.init.zeros_(self.classifier.bias)
@@ -44,8 +46,11 @@ class BertLora(nn.Module):
 
     def _features(self, tokens: Tensor) -> Tensor:
         """What the classifier sees of some samples of like length."""
-        segments = {"token_type_ids": tokens[:, SEGMENTS]} if self._takes_segments else {}
-        answer = self.encoder(input_ids=tokens[:, IDS], attention_mask=tokens[:, MASK], **segments)
+        if self.pooling == "distance":
+            texts = torch.cat(texts_apart(tokens))
+            means = _mean(self._encoded(texts).last_hidden_state, texts[:, MASK])
+            return distance_features(*means.chunk(2))
+        answer = self._encoded(tokens)
         hidden: Tensor = answer.last_hidden_state
         if self.pooling == "cls":
             pooled: Tensor | None = getattr(answer, "pooler_output", None)
@@ -53,8 +58,34 @@ class BertLora(nn.Module):
         if self.pooling == "mean":
             return _mean(hidden, tokens[:, MASK])
         second = tokens[:, SEGMENTS]
-        u, v = (_mean(hidden, plane) for plane in (tokens[:, MASK] - second, second))
-        return pair_features(u, v)
+        return pair_features(*(_mean(hidden, plane) for plane in (tokens[:, MASK] - second, second)))
+
+    def _encoded(self, tokens: Tensor) -> Any:
+        """The encoder's answer."""
+        segments = {"token_type_ids": tokens[:, SEGMENTS]} if self._takes_segments else {}
+        return self.encoder(input_ids=tokens[:, IDS], attention_mask=tokens[:, MASK], **segments)
+
+
+def texts_apart(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Planes of the first and of the second text of each pair, as if tokenised alone: both begin with the first token.
+
+    >>> pair = torch.tensor([[[101, 7, 102, 8, 9, 102], [1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]]])
+    >>> [text[0, IDS].tolist() for text in texts_apart(pair)]
+    [[101, 7, 102, 0], [101, 8, 9, 102]]
+    """
+    ids, mask, second = tokens.unbind(1)
+    begin = second.argmax(1, keepdim=True)  # of the second text; the place before it is taken by the first token
+    places = begin - 1 + torch.arange(tokens.shape[2])
+    inside, places = places < tokens.shape[2], places.clamp(0, tokens.shape[2] - 1)
+    later = second.gather(1, places) * inside
+    later[:, 0] = 1
+    moved = ids.gather(1, places)
+    moved[:, 0] = ids[:, 0]
+    earlier = mask - second
+    longest = int(torch.maximum(earlier.sum(1), later.sum(1)).max())
+    texts = ((ids * earlier, earlier), (moved * later, later))
+    first, last = (torch.stack([i, m, torch.zeros_like(m)], 1)[:, :, :longest] for i, m in texts)
+    return first, last
 
 
 def _sharing_weights(model: nn.Module) -> Any:
@@ -67,6 +98,12 @@ def pair_features(u: Tensor, v: Tensor) -> Tensor:
     u, v = (functional.layer_norm(text, list(text.shape[-1:])) for text in (u, v))
     norm: float = (2 * u.shape[1]) ** 0.5
     return torch.cat([(u - v).abs(), u * v], dim=1) * (PAIR_NORM / norm)
+
+
+def distance_features(u: Tensor, v: Tensor) -> Tensor:
+    """1 - cos(u, v) in units that a classifier learns at once, then the pair's features in small ones."""
+    distance = 1 - functional.cosine_similarity(u, v)
+    return torch.cat([DISTANCE_SCALE * distance.unsqueeze(1), pair_features(u, v) / PAIR_NORM], dim=1)
 
 
 def _mean(hidden: Tensor, chosen: Tensor) -> Tensor:

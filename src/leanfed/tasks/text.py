@@ -20,6 +20,7 @@ from leanfed.tasks.cache import Arrays, Samples, cached_arrays, load_samples
 from leanfed.tasks.encoder import PACKAGED, load_tokenizer, tokenizer_key
 
 FORMAT = 1  # raised when the layout of cached tokens changes
+OF_PAIRS = ("pair", "distance")  # ways of pooling that need two texts
 IDS, MASK, SEGMENTS = range(3)  # the planes of a batch of tokens
 
 
@@ -30,8 +31,9 @@ class TextSettings(Section):
     """The packaged encoder, a folder, or a name on the hub such as google-bert/bert-base-uncased."""
     length: int = Field(default=128, ge=8, le=512)
     """Tokens of a sample at most; the longer text of a pair is cut first."""
-    pooling: Literal["cls", "mean", "pair"] = "cls"
-    """What the classifier sees: the first token, the mean of all, or |u - v| and u v of two texts' means u and v."""
+    pooling: Literal["cls", "mean", "pair", "distance"] = "cls"
+    """What the classifier sees: the first token, the mean of all, or |u - v| and u v of two texts' means u and v; for
+    "distance" the texts are encoded apart, and 1 - cos(u, v) stands before those in larger units."""
     rank: int = Field(default=8, ge=1)
     """Rank of the adapters."""
     scale: float = Field(default=2.0, gt=0)
@@ -73,6 +75,11 @@ def load_tokens(name: str, split: str, settings: TextSettings, root: Path | None
     content.update(f"{tokenizer_key(settings.encoder)} {settings.length}".encode())
     label = f"{name}-{split}-tokens-v{FORMAT}-{content.hexdigest()[:24]}"
     arrays = cached_arrays(label, lambda: tokenise(samples, settings))
+    if settings.pooling in OF_PAIRS and not arrays["segments"].any():
+        raise SettingsError(
+            f"task.text.pooling = {settings.pooling!r} compares two texts, but the samples of {name!r} have one. "
+            'Use "cls" or "mean".'
+        )
     return Tokens(arrays["ids"], arrays["segments"], arrays["ends"], np.asarray(samples.labels))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from leanfed.simulation.evaluation import Hits, evaluate, majority_f1
 from leanfed.simulation.rounds import start
 from leanfed.simulation.world import Participation, World
 from leanfed.tasks import encoder, text
-from leanfed.tasks.bert_lora import BertLora, lora_split, pair_features
+from leanfed.tasks.bert_lora import BertLora, distance_features, lora_split, pair_features, texts_apart
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
 from leanfed.tasks.models import build_model
 from leanfed.tasks.partition import PartitionSettings
@@ -124,6 +125,51 @@ def test_pair_features_are_symmetric_and_of_a_moderate_norm() -> None:
     assert 3 < float(pair_features(u, v).norm(dim=1).mean()) < 8
 
 
+def test_two_texts_taken_apart_are_those_tokenised_alone(task: Task) -> None:
+    tokenizer = encoder.load_tokenizer(task.settings.text.encoder)
+    pair = task.train.batch(np.array([0, 1])).inputs  # OTHER, then SAME
+    padded = torch.nn.functional.pad(pair, (0, 3))
+    for tokens in (pair, padded):
+        for place, texts in enumerate(texts_apart(tokens)):
+            alone = tokenizer([OTHER[place], SAME[place]], padding="max_length", max_length=texts.shape[2])
+            assert texts[:, IDS].tolist() == alone["input_ids"]
+            assert texts[:, MASK].tolist() == alone["attention_mask"]
+            assert texts[:, SEGMENTS].sum() == 0
+
+
+def test_the_distance_of_a_text_from_itself_is_nothing_and_leads_the_features() -> None:
+    u, v = torch.randn(5, 64), torch.randn(5, 64)
+    features = distance_features(u, v)
+    assert features.shape == (5, 1 + 2 * 64)
+    cosine = (u * v).sum(1) / (u.norm(dim=1) * v.norm(dim=1))
+    assert torch.allclose(features[:, 0], 8 * (1 - cosine), atol=1e-5)
+    assert float(distance_features(u, u)[:, 0].abs().max()) < 1e-5
+    assert float(features[:, 1:].norm(dim=1).max()) < 2  # small beside the distance's 8
+
+
+def test_texts_encoded_apart_do_not_see_each_other(tiny: str, pairs: Path) -> None:
+    model = build_model("bert-lora", 2, 0, TextSettings(encoder=tiny, pooling="distance")).eval()
+    tokens = load_tokens("pairs", "train", TextSettings(encoder=tiny), pairs).batch(np.arange(6)).inputs
+    first, second = texts_apart(tokens)
+    with torch.no_grad():
+        means = []
+        for text_of in (first, second):
+            hidden = encoder.load_encoder(tiny)(input_ids=text_of[:, IDS], attention_mask=text_of[:, MASK])
+            weights = text_of[:, MASK].unsqueeze(-1)
+            means.append((hidden.last_hidden_state * weights).sum(1) / weights.sum(1))
+        assert torch.allclose(model(tokens), model.classifier(distance_features(*means)), atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["pair", "distance"])
+def test_comparing_needs_two_texts(tiny: str, pairs: Path, pooling: str) -> None:
+    DATASETS.add("ones", dataclasses.replace(SPEC, columns=("a",)))
+    try:
+        with pytest.raises(SettingsError, match="compares two texts, but the samples of 'ones' have one"):
+            load_tokens("ones", "test", TextSettings.model_validate({"encoder": tiny, "pooling": pooling}), pairs)
+    finally:
+        DATASETS.remove("ones")
+
+
 def test_the_base_is_the_early_adapters_and_the_head_the_late_ones_and_the_classifier(task: Task) -> None:
     shared, private = list(task.split.shared), list(task.split.private)
     assert all("lora_" in name for name in shared)
@@ -154,7 +200,10 @@ def test_another_family_of_encoders_works_too(tmp_path: Path) -> None:
     assert lora_split(settings) == "encoder.transformer.layer.1"
 
 
-def test_gradients_are_those_of_plain_autograd(task: Task) -> None:
+@pytest.mark.parametrize("pooling", ["pair", "distance"])
+def test_gradients_are_those_of_plain_autograd(task: Task, pairs: Path, pooling: str) -> None:
+    text_settings = task.settings.text.model_copy(update={"pooling": pooling})
+    task = build_task(task.settings.model_copy(update={"text": text_settings}), seed=1, data_root=pairs)
     flat, plain = FlatModel(task.new_model("base"), task.split), task.new_model("base")
     weights = flat.initial + 0.05 * torch.randn(task.split.size, generator=torch.Generator().manual_seed(0))
     parameters, start_at = dict(plain.named_parameters()), 0
