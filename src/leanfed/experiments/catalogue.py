@@ -96,13 +96,15 @@ class Entry:
     published: Mapping[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
     form: Form = Form()
     seeds: int = 1  # of a full reproduction
+    first_seed: int = 0
     settings: str = ""  # what was run: settings file and what differs from it
     reduced: str = ""  # what is smaller than one would wish, and why
     pending: str = ""  # why there are no numbers of ours yet
 
     def scale(self, seeds: int | None, quick: bool) -> Scale:
         """Full or quick, with so many seeds."""
-        return Scale(tuple(range(seeds or (1 if quick else self.seeds))), quick)
+        count = seeds or (1 if quick else self.seeds)
+        return Scale(tuple(range(self.first_seed, self.first_seed + count)), quick)
 
     def book(self, measured: Measured) -> Book:
         """Published and measured numbers under the same labels."""

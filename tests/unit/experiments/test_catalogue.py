@@ -12,7 +12,7 @@ from leanfed.experiments.library import job_digest
 from leanfed.experiments.paper.ablation import lead
 from leanfed.experiments.paper.costs import share_of
 from leanfed.experiments.paper.mnist import COSTS
-from leanfed.experiments.paper.protocol import MNIST
+from leanfed.experiments.paper.protocol import MNIST, Study
 
 PUBLISHED_RATIOS = {"80 %": (0.53, 0.48, 0.43, 0.47), "90 %": (0.62, 0.50, 0.50, 0.46)}
 
@@ -41,6 +41,7 @@ def test_every_entry_can_say_what_it_needs(name: str, quick: bool) -> None:
         return
     scale = entry.scale(None, quick)
     assert len(scale.seeds) == (1 if quick else entry.seeds)
+    assert scale.seeds[0] == entry.first_seed
     for job in list(entry.jobs(scale))[:40]:
         if job.settings.task.dataset.startswith("mnist"):
             assert (job.settings.task.dataset == "mnist-5k") is quick
@@ -52,6 +53,14 @@ def test_every_entry_can_say_what_it_needs(name: str, quick: bool) -> None:
 def test_without_runs_no_claim_is_judged(name: str) -> None:
     entry = ENTRIES[name]
     assert {verdict.outcome for _, verdict in entry.judged(entry.book(Measured(())))} <= {"not judged"}
+
+
+def test_a_reduced_study_runs_the_methods_it_names_with_their_own_changes() -> None:
+    study = Study("x", {}, {}, (), only={"FedPer": (), "FLPDSP-OPT fast": ("rounds=24",)})
+    methods = {"FedPer, equal": ("a",), "FedPer, min-max": ("b",), "FedAvg, equal": ("c",), "FLPDSP-OPT fast": ("d",)}
+    kept = {"FedPer, equal": ("a",), "FedPer, min-max": ("b",), "FLPDSP-OPT fast": ("d", "rounds=24")}
+    assert study.of(methods) == kept
+    assert Study("x", {}, {}, ()).of(methods) == methods
 
 
 def test_claims_are_judged_on_the_papers_own_numbers_as_the_paper_has_them() -> None:

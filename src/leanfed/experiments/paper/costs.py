@@ -20,12 +20,14 @@ def share_of(yardstick: str) -> str:
     return f"latency over {yardstick}"
 
 
-def cost_table(study: Study, tables: Mapping[Any, float], claims: Sequence[Claim], **about: Any) -> Entry:
+def cost_table(
+    study: Study, tables: Mapping[Any, float], claims: Sequence[Claim], *, seeds: int = 3, **about: Any
+) -> Entry:
     """The entry of a study's cost table."""
     return Entry(
         title=f"Communication and computation costs for {study.dataset}",
         claims=tuple(claims),
-        jobs=lambda scale: study.jobs(METHODS, scale, stop=True),
+        jobs=lambda scale: study.jobs(study.of(METHODS), scale, stop=True),
         measure=lambda outcomes, scale: Measured(cost_values(study, outcomes)),
         published={**tables, **published_shares(study, tables)},
         form=Form(
@@ -34,7 +36,7 @@ def cost_table(study: Study, tables: Mapping[Any, float], claims: Sequence[Claim
             block="quantity",
             page=tuple(share_of(yardstick) for yardstick in YARDSTICKS[:2]),
         ),
-        seeds=3,
+        seeds=seeds,
         **about,
     )
 

@@ -24,6 +24,7 @@ from leanfed.experiments.paper.protocol import (
 DRAWN: Mapping[str, Changes] = {**OPT, **EQUAL}
 FINAL, END_LOSS, SHARED_LOSS = "final accuracy", "final loss", "loss when the quickest run ends"
 END_F1 = "final pooled F1"
+GAIN = "points above the majority guess"
 OWN_PACE = "seconds to 95 % of its own final accuracy"
 SHOWN = {"f1": "F1"}
 Value = tuple[Labels, int, float | None]
@@ -35,7 +36,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
     return Entry(
         title=f"{SHOWN.get(quantity, quantity.capitalize())} against latency on {study.dataset}",
         claims=tuple(claims),
-        jobs=lambda scale: study.jobs(DRAWN, scale),
+        jobs=lambda scale: study.jobs(study.of(DRAWN), scale),
         measure=lambda outcomes, scale: measure_curves(study, quantity, outcomes, scale),
         form=Form(
             rows=("method",),
@@ -113,19 +114,19 @@ def soonest_in_every_panel(form: str, study: Study) -> Every:
         for target in targets
         for rule in lowest(
             cell(f"FLPDSP-OPT {form}", partition, f"seconds to {percent(target)}"),
-            [cell(other, partition, f"seconds to {percent(target)}") for other in EQUAL],
+            [cell(other, partition, f"seconds to {percent(target)}") for other in study.of(EQUAL)],
         ).rules
     ]
     return Every(tuple(rules))
 
 
-def ends_highest(form: str, study: Study, slack: float, others: Sequence[str] = tuple(EQUAL)) -> Every:
+def ends_highest(form: str, study: Study, slack: float, others: Sequence[str] | None = None) -> Every:
     """FLPDSP-OPT's final accuracy is above the others', or below by less than `slack`."""
     return Every(
         tuple(
             Less(cell(other, partition, FINAL), cell(f"FLPDSP-OPT {form}", partition, FINAL), slack)
             for partition in study.partitions
-            for other in others
+            for other in (study.of(EQUAL) if others is None else others)
         )
     )
 

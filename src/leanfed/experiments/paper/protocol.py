@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -39,17 +39,30 @@ METHODS: Final[Mapping[str, Changes]] = {**OPT, **EQUAL, **SPLIT}
 LOOKS: Final[Mapping[str, tuple[int, str]]] = {  # label -> colour and dash, the same in every figure
     **{name: (0, dash) for name, dash in zip(OPT, ("-", "--", ":"), strict=True)},
     **{name: (number, "-") for number, name in enumerate(BASELINES, start=1)},
+    "FLPDSP": (0, "-."),
 }
 
 
 @dataclass(frozen=True)
 class Study:
-    """A data set under the protocol: its partitions (settings file and changes), targets, and how it is made quick."""
+    """A data set under the protocol: its partitions (settings file and changes), targets, and how it is made quick.
+
+    `only` names the methods of a reduced study, without their rule for bandwidth, and what each changes there; all
+    of them, unchanged, when it is empty.
+    """
 
     dataset: str
     partitions: Mapping[str, tuple[str, Changes]]
     targets: Mapping[str, tuple[float, ...]]
     quick: Changes
+    only: Mapping[str, Changes] = field(default_factory=dict)
+
+    def of(self, methods: Mapping[str, Changes]) -> dict[str, Changes]:
+        """Those of the methods that the study runs."""
+        if not self.only:
+            return dict(methods)
+        bare = {name: name.partition(",")[0] for name in methods}
+        return {name: (*own, *self.only[bare[name]]) for name, own in methods.items() if bare[name] in self.only}
 
     def job(
         self,
