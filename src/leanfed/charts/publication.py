@@ -78,6 +78,8 @@ def draw_lines(
             axes[0].axhline(floor, color="0.45", linestyle=(0, (4, 3)), linewidth=0.8, label="majority guess", zorder=1)
         if shaded:
             axes[0].axvspan(0, shaded, color=COLOURS[1], alpha=0.12, linewidth=0, label="worst decile")
+        if all(float(x).is_integer() for line in series for x in line.x):  # rounds: no ticks between them
+            axes[0].locator_params(axis="x", integer=True)
         _finish(axes[0], x_label, y_label)
 
 
