@@ -12,7 +12,7 @@ from leanfed.experiments.paper.protocol import EQUAL, METHODS, Study
 ABOUT = {
     "settings": "configs/joint_cifar10_small.toml; baselines with algorithm.name and allocation.rule = own",
     "reduced": "the ImageNet stem at 32x32 in place of the 3x3 stem (a fifteenth of the arithmetic); ten clients "
-    "instead of 100, all in every round; 60 rounds; two of the four partitions; the fast form and three "
+    "instead of 100, all in every round; 48 rounds; two of the four partitions; the fast form and three "
     "baselines; one seed. joint_cifar10.toml has the full size, whose 1,000 rounds take days on two cores",
 }
 DIRICHLET = 'task.partition={kind = "dirichlet", alpha = 0.1, clients = 10}'

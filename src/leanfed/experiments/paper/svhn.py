@@ -48,7 +48,7 @@ FIGURE = figure(
     settings="configs/joint_svhn_small.toml; fixed rates with allocation.rule = own",
     reduced=(
         "the ImageNet stem at 32x32 in place of the 3x3 stem (a fifteenth of the arithmetic); ten clients instead of "
-        "100, all in every round; 60 rounds; a part of SVHN's training images; the fast form against fixed rates "
+        "100, all in every round; 40 rounds; a part of SVHN's training images; the fast form against fixed rates "
         "(k 0.74, r 0.82) and FedPer; one seed. joint_svhn.toml has the full size, whose 1,000 rounds take days on "
         "two cores"
     ),
