@@ -1,11 +1,11 @@
-"""Put the table of latency shares into README.md from results/mnist-cost: run after `leanfed reproduce mnist-cost`."""
+"""Put the tables of latency shares and of larger models into README.md from results/: run after `leanfed reproduce`."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from leanfed.experiments.page import read_results, readme_table
+from leanfed.experiments.page import larger_table, read_results, readme_table
 from leanfed.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -15,8 +15,10 @@ def main() -> None:
     results = read_results(ROOT / "results/mnist-cost")
     assert results is not None, "run `leanfed reproduce mnist-cost` first"
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = f"<!-- joint -->\n{readme_table(results)}\n\n"
-    write_text(ROOT / "README.md", re.sub(r"<!-- joint -->\n.*?\n\n", lambda found: block, text, flags=re.DOTALL))
+    for mark, table in {"joint": readme_table(results), "larger": larger_table(ROOT / "results")}.items():
+        block = f"<!-- {mark} -->\n{table}\n\n"
+        text = re.sub(rf"<!-- {mark} -->\n.*?\n\n", lambda found, block=block: block, text, flags=re.DOTALL)
+    write_text(ROOT / "README.md", text)
 
 
 if __name__ == "__main__":

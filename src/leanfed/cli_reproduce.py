@@ -28,7 +28,7 @@ def reproduce(
         bool, typer.Option(help="A small version on the embedded digits, which says that it is one.")
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds 0, 1, ...; by default as many as the entry names.")
+        int | None, typer.Option(min=1, help="How many seeds; by default as many as the entry names.")
     ] = None,
     runs: Annotated[Path, typer.Option(help="Where runs are kept; finished ones beneath it are used.")] = Path(
         "runs/reproduce"

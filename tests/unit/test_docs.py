@@ -13,7 +13,7 @@ import leanfed.experiments.paper  # noqa: F401  (fills the catalogue)
 from leanfed.experiments.catalogue import ENTRIES
 from leanfed.experiments.evidence import claims_of, measured_of
 from leanfed.experiments.judging import key_of
-from leanfed.experiments.page import page_text, read_results, readme_table
+from leanfed.experiments.page import larger_table, page_text, read_results, readme_table
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "leanfed"
@@ -80,6 +80,7 @@ def test_the_ratios_of_the_readme_are_the_committed_results() -> None:
     results = read_results(ROOT / "results/mnist-cost")
     assert results is not None
     assert re.search(r"<!-- joint -->\n(.*?)\n\n", README, re.DOTALL)[1] == readme_table(results)
+    assert re.search(r"<!-- larger -->\n(.*?)\n\n", README, re.DOTALL)[1] == larger_table(ROOT / "results")
 
 
 def of_seeds(entry: str, quantity: str, method: str, target: str) -> dict[tuple[str, int], float]:

@@ -70,6 +70,13 @@ def _overview(known: Sequence[dict[str, Any]]) -> str:
     return markdown(Block("", ["in the paper", "command", "claims", "seeds", "minutes"], rows)) + "\n"
 
 
+LARGER = (  # entry, what its runs ended with, the guess beside it
+    ("cifar10-personal", "final accuracy", "majority guess"),
+    ("mrpc-accuracy", "final accuracy", "majority guess"),
+    ("mrpc-f1", "final pooled F1", "F1 of the majority guess"),
+)
+
+
 def readme_table(results: dict[str, Any]) -> str:
     """The cost table's latencies as shares of FedPer's on equal bandwidth, means over seeds; the README shows it."""
     quantity = "latency over FedPer, equal"
@@ -87,6 +94,22 @@ def readme_table(results: dict[str, Any]) -> str:
     ours_first = sorted(cells.items(), key=lambda item: "FLPDSP-OPT" not in item[0])
     rows = [[method, *(row.get(column, "-") for column in columns)] for method, row in ours_first]
     return markdown(Block("", ["method, bandwidth", *(f"{p}: {t}" for p, t in columns)], rows))
+
+
+def larger_table(folder: Path) -> str:
+    """Where the larger models ended beside what naming each client's largest class gets; the README shows it."""
+    rows = []
+    for entry, end, guess in LARGER:
+        numbers = (read_results(folder / entry) or {"numbers": []})["numbers"]
+        partitions = dict.fromkeys(number["labels"]["partition"] for number in numbers)
+        for partition in partitions:
+            here = [number for number in numbers if number["labels"]["partition"] == partition]
+            ends = {n["labels"]["method"].partition(",")[0]: n["mean"] for n in here if n["labels"]["quantity"] == end}
+            (guessed,) = {round(n["mean"], 4) for n in here if n["labels"]["quantity"] == guess}
+            best_first = sorted(ends.items(), key=lambda item: -item[1])
+            told = ", ".join(f"{method} {value:.3f}" for method, value in best_first)
+            rows.append([f"`{entry}`", partition, f"{guessed:.3f}", told])
+    return markdown(Block("", ["`leanfed reproduce ...`", "partition", "majority guess", "at the end"], rows))
 
 
 def _section(results: dict[str, Any], link: str, folder: Path) -> str:
