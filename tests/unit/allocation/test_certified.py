@@ -48,7 +48,7 @@ def test_a_client_too_slow_for_the_deadline_is_left_out_with_the_time_it_needs()
     assert solution.status is Status.SOLVED
     (entry,) = solution.excluded
     assert entry.client == 5
-    assert "deadline_s" in entry.why
+    assert "a deadline of" in entry.why
     assert entry.needs == pytest.approx(problem.base_s[5])
     assert_feasible(problem, solution)
     assert solve_certified(problem.with_(deadline_s=entry.needs * (1 + 1e-9))).excluded == ()
@@ -58,7 +58,7 @@ def test_a_client_without_energy_for_its_base_is_left_out_with_the_energy_it_nee
     problem = small(energy_budget_j=[0.3, 1e-4, 0.3, 0.3, 0.3, 0.3])
     (entry,) = solve_certified(problem).excluded
     assert entry.client == 1
-    assert "energy_budget_j" in entry.why
+    assert "an energy budget of" in entry.why
     assert entry.needs == pytest.approx((problem.compute_power_w * problem.base_s)[1])
 
 
@@ -221,7 +221,7 @@ def test_floors_that_do_not_fit_together_name_the_band_they_need():
     problem = paper_problem(30, 1, bandwidth_hz=3e5).with_(k_min=0.5)
     solution = solve_certified(problem)
     assert solution.status is Status.INFEASIBLE
-    needs = max(entry.needs for entry in solution.excluded if "bandwidth_hz" in entry.why)
+    needs = max(entry.needs for entry in solution.excluded if "times the bandwidth of" in entry.why)
     assert needs > 3e5
     # A wider band carries a little less per hertz at fixed power, so what the floors need is a lower limit.
     assert solve_certified(problem.with_(bandwidth_hz=needs * 1.5)).status is Status.SOLVED
@@ -232,7 +232,7 @@ def test_a_floor_without_a_link_needs_what_does_not_exist(deadline_s):
     problem = small(channel_gain=[0.0] + [1e-10] * 5, k_min=0.01, deadline_s=deadline_s, energy_budget_j=None)
     entries = {entry.client: entry for entry in solve_certified(problem).excluded}
     assert entries[0].needs is None
-    assert "k_min" in entries[0].why
+    assert "the floor of k" in entries[0].why
 
 
 def test_the_paper_payload_is_feasible_under_the_papers_bits():

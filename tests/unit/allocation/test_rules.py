@@ -69,4 +69,4 @@ def test_a_floor_beyond_an_equal_share_leaves_the_client_out():
     problem = paper_problem(10, 0, bandwidth_hz=2e5).with_(k_min=[0.0] * 9 + [0.5])
     solution = equal_shares(problem)
     assert [entry.client for entry in solution.excluded] == [9]
-    assert "k_min 0.5" in solution.excluded[0].why
+    assert "the floor of k, 0.5," in solution.excluded[0].why
