@@ -99,6 +99,7 @@ def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
     if panel.floor is not None:
         axes.axhline(panel.floor, color="0.45", linestyle="--", linewidth=1, label="majority guess", zorder=1)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
+    axes.locator_params(axis="x", nbins=6)  # numbers of five digits do not touch
     if panel.y_log:
         axes.set_yscale("log")
     axes.grid(alpha=0.25)
