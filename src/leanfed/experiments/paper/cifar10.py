@@ -14,7 +14,6 @@ ABOUT = {
     "reduced": "the ImageNet stem at 32x32 in place of the 3x3 stem (a fifteenth of the arithmetic); ten clients "
     "instead of 100, all in every round; 48 rounds; two of the four partitions; the fast form and three "
     "baselines; one seed. joint_cifar10.toml has the full size, whose 1,000 rounds take days on two cores",
-    "pending": "its 8 runs, some four minutes of one core each, have not been carried out yet",
 }
 DIRICHLET = 'task.partition={kind = "dirichlet", alpha = 0.1, clients = 10}'
 STUDY = Study(
