@@ -83,6 +83,24 @@ def test_the_ratios_of_the_readme_are_the_committed_results() -> None:
     assert re.search(r"<!-- larger -->\n(.*?)\n\n", README, re.DOTALL)[1] == larger_table(ROOT / "results")
 
 
+def test_where_cifar10_ends_in_the_readme_is_the_committed_result() -> None:
+    table = pl.read_parquet(ROOT / "results/cifar10-accuracy/numbers.parquet").filter(quantity="final accuracy")
+    ends = {(row["method"], row["partition"]): row["value"] for row in table.iter_rows(named=True)}
+    fast, fedper = (
+        [ends[name, split] for split in ("Class-2", "alpha 0.1")] for name in ("FLPDSP-OPT fast", "FedPer, equal")
+    )
+    told = (
+        f"`fast` ends at {fast[0]:.3f} against FedPer's {fedper[0]:.3f} on Class-2 and at {fast[1]:.3f} against "
+        f"{fedper[1]:.3f} at alpha 0.1"
+    )
+    assert told in " ".join(README.split())
+    lines = pl.read_parquet(ROOT / "results/cifar10-accuracy/curves.parquet")
+    latest = {(row["label"], row["panel"]): row for row in lines.iter_rows(named=True)}
+    for panel in lines["panel"].unique():
+        ours, theirs = (list(latest[name, panel].values())[2] for name in ("FLPDSP-OPT fast", "FedPer"))
+        assert 0.45 < ours / theirs < 0.55  # "half of the seconds"
+
+
 def of_seeds(entry: str, quantity: str, method: str, target: str) -> dict[tuple[str, int], float]:
     """(partition, seed) -> a method's number in the committed results."""
     table = pl.read_parquet(ROOT / "results" / entry / "numbers.parquet").drop_nulls("value")

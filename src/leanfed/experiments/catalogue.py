@@ -96,7 +96,7 @@ class Entry:
     published: Mapping[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
     form: Form = Form()
     seeds: int = 1  # of a full reproduction
-    first_seed: int = 0
+    first_seed: int = 0  # another where settings were chosen with a look at that one
     settings: str = ""  # what was run: settings file and what differs from it
     reduced: str = ""  # what is smaller than one would wish, and why
     pending: str = ""  # why there are no numbers of ours yet

@@ -105,10 +105,10 @@ def larger_table(folder: Path) -> str:
         for partition in partitions:
             here = [number for number in numbers if number["labels"]["partition"] == partition]
             ends = {n["labels"]["method"].partition(",")[0]: n["mean"] for n in here if n["labels"]["quantity"] == end}
-            (guessed,) = {round(n["mean"], 4) for n in here if n["labels"]["quantity"] == guess}
+            (guessed,) = {f"{n['mean']:.3f}" for n in here if n["labels"]["quantity"] == guess}
             best_first = sorted(ends.items(), key=lambda item: -item[1])
             told = ", ".join(f"{method} {value:.3f}" for method, value in best_first)
-            rows.append([f"`{entry}`", partition, f"{guessed:.3f}", told])
+            rows.append([f"`{entry}`", partition, guessed, told])
     return markdown(Block("", ["`leanfed reproduce ...`", "partition", "majority guess", "at the end"], rows))
 
 
