@@ -102,7 +102,7 @@ def _show_list(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     table = Table("name", "what", "runs", "claims held", "core minutes")
     for row in rows:
         judged = row["holds"] + row["fails"]
-        known = "not yet run" if row["pending"] else f"{row['holds']} of {judged}" if judged else "-"
+        known = f"{row['holds']} of {judged}" if judged else "-"
         minutes = "-" if row["core_minutes"] is None else f"{row['core_minutes']:.1f}"
         table.add_row(row["name"], row["title"], str(row["runs"]), known, minutes)
     screen.print(table)
@@ -114,9 +114,7 @@ def _show(written: Sequence[dict[str, Any]], page: Path, quick: bool) -> None:
         for claim in results["claims"]:
             colour = COLOURS[claim["verdict"]]
             table.add_row(claim["claim"], claim["paper"], claim["ours"], f"[{colour}]{claim['verdict']}[/]")
-        if results["pending"]:
-            notices.print(f"[yellow]{results['name']} is not yet run:[/yellow] {results['pending']}")
-        elif results["claims"]:
+        if results["claims"]:
             screen.print(table)
         if results["runs_missing"]:
             notices.print(f"[yellow]{results['runs_missing']} of {results['runs']} runs are missing[/yellow]")

@@ -195,20 +195,6 @@ def test_entries_without_training_are_whole(leanfed: Leanfed, tmp_path: Path) ->
     assert 0.3 < ten["mean"] < 1.0
 
 
-def test_an_entry_that_waits_says_what_for(leanfed: Leanfed, tmp_path: Path) -> None:
-    ENTRIES.add(
-        "later", Entry("later", "nowhere", jobs=lambda _: [], measure=tiny_measure, pending="its runs take days")
-    )
-    try:
-        ended = leanfed("reproduce", "later", "--quick", "--json")
-    finally:
-        ENTRIES.remove("later")
-    assert json.loads(ended.stdout)["entries"][0]["pending"] == "its runs take days"
-    page = (tmp_path / "results/quick/RESULTS.md").read_text()
-    assert "Not yet run" in page
-    assert "its runs take days" in page
-
-
 def test_the_list_names_every_entry(leanfed: Leanfed) -> None:
     rows = json.loads(leanfed("reproduce", "--list", "--json").stdout)
     assert [row["name"] for row in rows] == list(ENTRIES)

@@ -99,7 +99,6 @@ class Entry:
     first_seed: int = 0  # another where settings were chosen with a look at that one
     settings: str = ""  # what was run: settings file and what differs from it
     reduced: str = ""  # what is smaller than one would wish, and why
-    pending: str = ""  # why there are no numbers of ours yet
 
     def scale(self, seeds: int | None, quick: bool) -> Scale:
         """Full or quick, with so many seeds."""

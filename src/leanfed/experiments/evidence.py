@@ -37,7 +37,6 @@ def write_evidence(
         "command": f"leanfed reproduce {name}",
         "settings": entry.settings,
         "reduced": entry.reduced,
-        "pending": entry.pending,
         **about,
         "claims": claims_of(entry, book),
         "layout": {

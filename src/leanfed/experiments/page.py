@@ -44,12 +44,10 @@ def write_page(folder: Path, page: Path) -> None:
 def page_text(folder: Path, page_folder: Path) -> str:
     """The page in the order of the catalogue."""
     known = [results for name in ENTRIES if (results := read_results(folder / name))]
-    done = [results for results in known if not results["pending"]]
-    head = QUICK_HEAD if any(results["version"] == "quick" for results in done) else HEAD
+    head = QUICK_HEAD if any(results["version"] == "quick" for results in known) else HEAD
     link = os.path.relpath(folder, page_folder)
-    sections = [_section(results, f"{link}/{results['name']}", folder / results["name"]) for results in done]
-    waiting = [results for results in known if results["pending"]]
-    return "\n".join([head, _overview(known), *sections, *([_waiting(waiting)] if waiting else [])])
+    sections = [_section(results, f"{link}/{results['name']}", folder / results["name"]) for results in known]
+    return "\n".join([head, _overview(known), *sections])
 
 
 def _overview(known: Sequence[dict[str, Any]]) -> str:
@@ -57,24 +55,25 @@ def _overview(known: Sequence[dict[str, Any]]) -> str:
     for results in known:
         verdicts = [claim["verdict"] for claim in results["claims"]]
         told = ", ".join(f"{verdicts.count(v)} {v}" for v in ("holds", "fails", "not judged") if v in verdicts)
-        minutes = "" if results["pending"] else f"{results['core_minutes']:.1f}"
         rows.append(
             [
                 results["place"],
                 f"`{results['command']}`",
-                "not yet run" if results["pending"] else told.replace("holds", "hold").replace("fails", "fail"),
-                "" if results["pending"] else str(len(results["seeds"])),
-                minutes,
+                told.replace("holds", "hold").replace("fails", "fail"),
+                str(len(results["seeds"])),
+                f"{results['core_minutes']:.1f}",
             ]
         )
     return markdown(Block("", ["in the paper", "command", "claims", "seeds", "minutes"], rows)) + "\n"
 
 
-LARGER = (  # entry, what its runs ended with, the guess beside it
-    ("cifar10-personal", "final accuracy", "majority guess"),
-    ("mrpc-accuracy", "final accuracy", "majority guess"),
-    ("mrpc-f1", "final pooled F1", "F1 of the majority guess"),
-)
+LARGER = {  # entry -> what its runs ended with
+    "cifar10-personal": "final accuracy",
+    "cifar10-accuracy": "final accuracy",
+    "svhn-accuracy": "final accuracy",
+    "mrpc-accuracy": "final accuracy",
+    "mrpc-f1": "final pooled F1",
+}
 
 
 def readme_table(results: dict[str, Any]) -> str:
@@ -99,16 +98,19 @@ def readme_table(results: dict[str, Any]) -> str:
 def larger_table(folder: Path) -> str:
     """Where the larger models ended beside what naming each client's largest class gets; the README shows it."""
     rows = []
-    for entry, end, guess in LARGER:
+    for entry, quantity in LARGER.items():
         numbers = (read_results(folder / entry) or {"numbers": []})["numbers"]
-        partitions = dict.fromkeys(number["labels"]["partition"] for number in numbers)
-        for partition in partitions:
-            here = [number for number in numbers if number["labels"]["partition"] == partition]
-            ends = {n["labels"]["method"].partition(",")[0]: n["mean"] for n in here if n["labels"]["quantity"] == end}
-            (guessed,) = {f"{n['mean']:.3f}" for n in here if n["labels"]["quantity"] == guess}
-            best_first = sorted(ends.items(), key=lambda item: -item[1])
+        ends: dict[str, dict[str, float]] = {}
+        for number in numbers:
+            labels = number["labels"]
+            if labels["quantity"] == quantity:
+                method = labels["method"].partition(",")[0]
+                ends.setdefault(labels["partition"], {})[method] = number["mean"]
+        for partition, row in ends.items():
+            guess = row.pop("majority guess")
+            best_first = sorted(row.items(), key=lambda item: -item[1])
             told = ", ".join(f"{method} {value:.3f}" for method, value in best_first)
-            rows.append([f"`{entry}`", partition, guessed, told])
+            rows.append([f"`{entry}`", partition, f"{guess:.3f}", told])
     return markdown(Block("", ["`leanfed reproduce ...`", "partition", "majority guess", "at the end"], rows))
 
 
@@ -151,12 +153,3 @@ def _claims(results: dict[str, Any]) -> str:
             ]
         )
     return markdown(Block("", ["claim", "command", "paper", "ours", "verdict", "minutes"], rows))
-
-
-def _waiting(pending: Sequence[dict[str, Any]]) -> str:
-    """Entries without runs: what they would check."""
-    lines = ["## Not yet run", "", "Their published numbers are in the results files.", ""]
-    for results in pending:
-        lines.append(f"- {results['title']} (`{results['command']}`; {results['place']}): {results['pending']}.")
-        lines += [f"  - {claim['claim']} (paper: {claim['paper']})" for claim in results["claims"]]
-    return "\n".join([*lines, ""])

@@ -11,7 +11,7 @@ from typing import Any
 
 import leanfed.experiments.paper  # noqa: F401  (fills the catalogue)
 from leanfed.errors import LeanfedError
-from leanfed.experiments.catalogue import ENTRIES, Entry, Job, Measured, Outcome, Scale
+from leanfed.experiments.catalogue import ENTRIES, Entry, Job, Outcome, Scale
 from leanfed.experiments.estimate import estimate
 from leanfed.experiments.evidence import judge_again, write_evidence
 from leanfed.experiments.library import RunLibrary, content_key, job_digest, learning_key
@@ -66,7 +66,7 @@ def reproduce(request: Request, watch: Watch = SILENT) -> list[dict[str, Any]]:
     """Carry out, judge and write; returns the content of each results.json."""
     entries = request.entries()
     library = RunLibrary(request.runs)
-    jobs = {name: [] if e.pending else list(e.jobs(scale)) for name, (e, scale) in entries.items()}
+    jobs = {name: list(e.jobs(scale)) for name, (e, scale) in entries.items()}
     failures = _run_missing([job for some in jobs.values() for job in some], library, request, watch)
     written = []
     for name, (entry, scale) in entries.items():
@@ -158,7 +158,7 @@ def _judge(
     began = time.perf_counter()
     found = [(job, library.find(job.settings)) for job in jobs]
     outcomes = [Outcome(job, run) for job, run in found if run is not None]
-    measured = Measured(()) if entry.pending else entry.measure(outcomes, scale)
+    measured = entry.measure(outcomes, scale)
     runs = {outcome.run.folder.path: outcome.run.core_seconds for outcome in outcomes}
     spent = sum(runs.values()) + (time.perf_counter() - began)
     about = {
@@ -167,7 +167,7 @@ def _judge(
         "runs": len(jobs),
         "runs_missing": len(found) - len(outcomes),
         "failures": [text for text in failures if any(text.startswith(f"{job.settings.name}:") for job in jobs)],
-        "core_minutes": None if entry.pending else round(spent / 60, 2),
+        "core_minutes": round(spent / 60, 2),
     }
     return write_evidence(request.folder / name, name, entry, measured, about=about)
 
@@ -184,8 +184,7 @@ def listed(out: Path) -> list[dict[str, Any]]:
                 "name": name,
                 "title": entry.title,
                 "place": entry.place,
-                "runs": 0 if entry.pending else len(entry.jobs(entry.scale(None, False))),
-                "pending": entry.pending,
+                "runs": len(entry.jobs(entry.scale(None, False))),
                 "holds": verdicts.count("holds"),
                 "fails": verdicts.count("fails"),
                 "claims": len(entry.claims),

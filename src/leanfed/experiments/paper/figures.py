@@ -11,8 +11,6 @@ from leanfed.experiments.judging import Every, Labels, Less, lowest
 from leanfed.experiments.paper.protocol import (
     EQUAL,
     LOOKS,
-    OPT,
-    Changes,
     Study,
     at_time,
     curve_of,
@@ -20,13 +18,15 @@ from leanfed.experiments.paper.protocol import (
     percent,
     with_quantity,
 )
+from leanfed.files import read_json
 
-DRAWN: Mapping[str, Changes] = {**OPT, **EQUAL}
 FINAL, END_LOSS, SHARED_LOSS = "final accuracy", "final loss", "loss when the quickest run ends"
 END_F1 = "final pooled F1"
+GUESS = "majority guess"  # the row that stands beside the methods
 GAIN = "points above the majority guess"
 OWN_PACE = "seconds to 95 % of its own final accuracy"
 SHOWN = {"f1": "F1"}
+GUESSED = {"accuracy": "majority_guess", "f1": "majority_f1"}  # quantity -> its key in a run's summary
 Value = tuple[Labels, int, float | None]
 
 
@@ -36,7 +36,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
     return Entry(
         title=f"{SHOWN.get(quantity, quantity.capitalize())} against latency on {study.dataset}",
         claims=tuple(claims),
-        jobs=lambda scale: study.jobs(study.of(DRAWN), scale),
+        jobs=lambda scale: study.jobs(study.of(study.drawn), scale),
         measure=lambda outcomes, scale: measure_curves(study, quantity, outcomes, scale),
         form=Form(
             rows=("method",),
@@ -78,6 +78,9 @@ def _numbers(
     """The numbers of one panel."""
     moment = min(curve.spent["latency_s"][-1] for curve in curves.values())
     values: list[Value] = []
+    if quantity in GUESSED:
+        beside = cell(GUESS, group[0].job.labels["partition"], END_F1 if quantity == "f1" else FINAL)
+        values.append((beside, seed, guess_of(group[0], quantity)))
     for outcome in group:
         labels, curve = outcome.job.labels, curve_of(outcome)
         if quantity == "f1":
@@ -99,6 +102,11 @@ def _numbers(
             gap = curves["FedPer, equal"].accuracy[-1] - curve.accuracy[-1]
             values.append((with_quantity(labels, "FedPer's lead at the end"), seed, gap))
     return values
+
+
+def guess_of(outcome: Outcome, quantity: str) -> float:
+    """What naming each client's most frequent label gets."""
+    return float(read_json(outcome.run.folder.summary)[GUESSED[quantity]])
 
 
 def cell(method: str, partition: str, quantity: str) -> dict[str, str]:
@@ -129,6 +137,40 @@ def ends_highest(form: str, study: Study, slack: float, others: Sequence[str] | 
             for other in (study.of(EQUAL) if others is None else others)
         )
     )
+
+
+def loss_claims(study: Study, forms: Sequence[str]) -> list[Claim]:
+    """What the paper says of a figure of losses."""
+    return [
+        *(
+            Claim(
+                f"the loss of FLPDSP-OPT ({form}) is the lowest at equal time: when the quickest run ends",
+                "the best time efficiency in all four cases",
+                Every(
+                    tuple(
+                        rule
+                        for p in study.partitions
+                        for rule in lowest(
+                            cell(f"FLPDSP-OPT {form}", p, SHARED_LOSS),
+                            [cell(other, p, SHARED_LOSS) for other in study.of(EQUAL)],
+                        ).rules
+                    )
+                ),
+            )
+            for form in forms
+        ),
+        Claim(
+            "personalised methods (FedPer, LG-FedAvg) end at a lower loss than FedAvg",
+            "personalised models handle non-IID data better",
+            Every(
+                tuple(
+                    Less(cell(name, p, END_LOSS), cell("FedAvg, equal", p, END_LOSS))
+                    for p in study.partitions
+                    for name in ("FedPer, equal", "LG-FedAvg, equal")
+                )
+            ),
+        ),
+    ]
 
 
 def in_order(worse: str, better: str, quantity: str, study: Study, slack: float = 0.0) -> Every:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from leanfed.experiments.catalogue import ENTRIES, Claim
-from leanfed.experiments.judging import Every, Less, lowest
+from leanfed.experiments.judging import Every, Less
 from leanfed.experiments.paper.costs import cost_table, grows, published_costs, shares, soonest
 from leanfed.experiments.paper.figures import (
-    END_LOSS,
     FINAL,
     OWN_PACE,
-    SHARED_LOSS,
     cell,
     ends_highest,
     figure,
     in_order,
+    loss_claims,
     soonest_in_every_panel,
 )
 from leanfed.experiments.paper.protocol import EQUAL, MNIST, SPLIT
@@ -235,35 +234,7 @@ ENTRIES.add(
     figure(
         MNIST,
         "loss",
-        [
-            *(
-                Claim(
-                    f"the loss of FLPDSP-OPT ({form}) is the lowest at equal time: when the quickest run ends",
-                    "the best time efficiency in all four cases",
-                    Every(
-                        tuple(
-                            rule
-                            for p in MNIST.partitions
-                            for rule in lowest(
-                                cell(f"FLPDSP-OPT {form}", p, SHARED_LOSS), [cell(o, p, SHARED_LOSS) for o in EQUAL]
-                            ).rules
-                        )
-                    ),
-                )
-                for form in ("fast", "safe")
-            ),
-            Claim(
-                "personalised methods (FedPer, LG-FedAvg) end at a lower loss than FedAvg",
-                "personalised models handle non-IID data better",
-                Every(
-                    tuple(
-                        Less(cell(name, p, END_LOSS), cell("FedAvg, equal", p, END_LOSS))
-                        for p in MNIST.partitions
-                        for name in ("FedPer, equal", "LG-FedAvg, equal")
-                    )
-                ),
-            ),
-        ],
+        loss_claims(MNIST, ("fast", "safe")),
         place="Figure: loss vs. latency on MNIST",
         settings=f"{PROTOCOL}; baselines on equal shares",
         reduced="one seed",

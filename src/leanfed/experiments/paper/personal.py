@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
 from leanfed.experiments.judging import Bound, Less
-from leanfed.experiments.paper.figures import FINAL, GAIN, cell
+from leanfed.experiments.paper.figures import FINAL, GAIN, GUESS, cell
 from leanfed.experiments.paper.protocol import LOOKS, Study, curve_of, line_of, with_quantity
 
 STUDY = Study(
     dataset="CIFAR-10",
     partitions={
         "Class-2": ("cifar10_class2_small", ()),
+        "alpha 0.1": ("cifar10_alpha01_small", ()),
         "alpha 0.1, uncapped": ("cifar10_alpha01_small", ("task.partition.capped=false",)),
     },
     targets={},
@@ -27,13 +28,13 @@ def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         curve, seed, labels = curve_of(outcome), outcome.job.settings.seed, outcome.job.labels
         numbers = {
             FINAL: curve.accuracy[-1],
-            "majority guess": curve.majority_guess,
             GAIN: 100 * (curve.accuracy[-1] - curve.majority_guess),
             "worst decile": curve.worst_decile[-1],
             "simulated seconds": curve.spent["latency_s"][-1],
             "uplink gigabits": curve.spent["gigabits"][-1],
         }
         values += [(with_quantity(labels, name), seed, number) for name, number in numbers.items()]
+        values.append((cell(GUESS, labels["partition"], FINAL), seed, curve.majority_guess))
     first = [outcome for outcome in outcomes if outcome.job.settings.seed == scale.seeds[0]]
     lines = [line_of(outcome, curve_of(outcome).accuracy, outcome.job.labels["partition"]) for outcome in first]
     return Measured(values, lines)

@@ -48,7 +48,7 @@ class Study:
     """A data set under the protocol: its partitions (settings file and changes), targets, and how it is made quick.
 
     `only` names the methods of a reduced study, without their rule for bandwidth, and what each changes there; all
-    of them, unchanged, when it is empty.
+    of them, unchanged, when it is empty. `drawn` has the methods of its figures.
     """
 
     dataset: str
@@ -56,6 +56,7 @@ class Study:
     targets: Mapping[str, tuple[float, ...]]
     quick: Changes
     only: Mapping[str, Changes] = field(default_factory=dict)
+    drawn: Mapping[str, Changes] = field(default_factory=lambda: {**OPT, **EQUAL})
 
     def of(self, methods: Mapping[str, Changes]) -> dict[str, Changes]:
         """Those of the methods that the study runs."""
@@ -93,6 +94,11 @@ class Study:
 
     def _stop(self, partition: str, stop: bool) -> Changes:
         return (f"run.stop_at_accuracy={max(self.targets[partition])}",) if stop else ()
+
+
+def longer(rounds: int, decay: float) -> Changes:
+    """More and shorter rounds for the same simulated time; the learning rate falls more slowly, to the same end."""
+    return (f"rounds={rounds}", f"training.learning_rate_decay={decay}", f"run.checkpoint_every={rounds}")
 
 
 def curve_of(outcome: Outcome) -> ComparedRun:
