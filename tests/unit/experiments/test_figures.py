@@ -12,7 +12,7 @@ from leanfed.experiments.judging import key_of
 from leanfed.experiments.library import FinishedRun
 from leanfed.experiments.paper.figures import FINAL, GUESS, cell, figure
 from leanfed.experiments.paper.protocol import Study, longer
-from leanfed.experiments.paper.svhn import BANDS, FIXED, JOINT, STUDY, with_rates
+from leanfed.experiments.paper.svhn import BANDS, FAST, FIXED, STUDY, with_rates
 from leanfed.experiments.settings import Settings
 from leanfed.results import RunFolder
 
@@ -52,7 +52,7 @@ def test_rates_are_averaged_over_the_rounds(outcome: Outcome) -> None:
 def test_longer_runs_end_at_the_same_learning_rate() -> None:
     joint, fixed = (
         next(job.settings for job in STUDY.jobs(STUDY.drawn, Scale((0,))) if job.labels["method"] == method)
-        for method in (JOINT, FIXED)
+        for method in (FAST, FIXED)
     )
     assert joint.rounds == 2 * fixed.rounds == joint.run.checkpoint_every
     last = [one.training.learning_rate_decay**one.rounds for one in (joint, fixed)]

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Measured, Outcome, Scale
-from leanfed.experiments.judging import Every, Less, lowest
+from leanfed.experiments.judging import Every, Less, Trend
 from leanfed.experiments.paper.figures import FINAL, cell, figure
 from leanfed.experiments.paper.protocol import OPT, OWN, Study, longer, percent, with_quantity
 
 BANDS = {"10 MHz": "10e6", "30 MHz": "30e6", "50 MHz": "50e6", "10~50 MHz": "[10e6, 50e6]", "20~40 MHz": "[20e6, 40e6]"}
-JOINT, FIXED = "FLPDSP-OPT fast", "FLPDSP, equal"
+FAST, SAFE, FIXED = "FLPDSP-OPT fast", "FLPDSP-OPT safe", "FLPDSP, equal"
 METHODS = {
-    JOINT: (*OPT[JOINT], *longer(80, 0.985)),
+    FAST: (*OPT[FAST], *longer(80, 0.985)),
+    SAFE: OPT[SAFE],
     FIXED: (*OWN, "algorithm.name=flpdsp"),  # the paper's average keep rates at 10 MHz, in every round and band
     "FedPer, equal": (*OWN, "algorithm.name=fedper"),
 }
@@ -47,40 +48,54 @@ def _mean(outcome: Outcome, column: str) -> float:
     return mean
 
 
+def _claims(method: str) -> list[Claim]:
+    """What is said of one form."""
+    return [
+        Claim(
+            f"{method} reaches every target before fixed rates do, at every bandwidth",
+            "high time efficiency",
+            Every(
+                tuple(
+                    Less(cell(method, band, quantity), cell(FIXED, band, quantity))
+                    for band, targets in STUDY.targets.items()
+                    for quantity in (f"seconds to {percent(target)}" for target in targets)
+                )
+            ),
+        ),
+        Claim(
+            f"{method} keeps its accuracy at every bandwidth: at most a point below fixed rates",
+            "high test accuracy",
+            Every(tuple(Less(cell(FIXED, band, FINAL), cell(method, band, FINAL), 0.01) for band in BANDS)),
+        ),
+        *(
+            Claim(
+                f"{method} keeps more with more bandwidth: its mean {rate} rises from 10 to 30 to 50 MHz",
+                published,
+                Trend(tuple(cell(method, band, f"mean {rate}") for band in ("10 MHz", "30 MHz", "50 MHz"))),
+            )
+            for rate, published in (("k", "0.74, 0.86, 0.98"), ("r", "0.82, 0.91, 0.96"))
+        ),
+    ]
+
+
 ENTRIES.add(
     "svhn-accuracy",
     with_rates(
         figure(
             STUDY,
             "accuracy",
-            [
-                Claim(
-                    "FLPDSP-OPT (fast) reaches every target before fixed rates do, at every bandwidth",
-                    "high time efficiency",
-                    Every(
-                        tuple(
-                            rule
-                            for band, targets in STUDY.targets.items()
-                            for quantity in (f"seconds to {percent(target)}" for target in targets)
-                            for rule in lowest(cell(JOINT, band, quantity), [cell(FIXED, band, quantity)]).rules
-                        )
-                    ),
-                ),
-                Claim(
-                    "FLPDSP-OPT (fast) keeps its accuracy at every bandwidth: at most a point below fixed rates",
-                    "high test accuracy",
-                    Every(tuple(Less(cell(FIXED, band, FINAL), cell(JOINT, band, FINAL), 0.01) for band in BANDS)),
-                ),
-            ],
+            [*_claims(FAST), *_claims(SAFE)],
             place="Figure: test accuracy vs. latency on SVHN for different bandwidth cases",
             settings="configs/joint_svhn_small.toml; fixed rates with allocation.rule = own",
             reduced=(
                 "the ImageNet stem at 32x32 in place of the 3x3 stem (a fifteenth of the arithmetic); ten clients "
                 "instead of 100, all in every round; 40 rounds of 4 steps on 16 samples, 80 for the fast form, whose "
                 "rounds take about half as long; half of the cycles for a sample, so that a round's samples take a "
-                "device as long as in the full size; a part of SVHN's training images; the fast form against fixed "
-                "rates (k 0.74, r 0.82) and FedPer; one seed, and settings chosen on held-back samples of another. "
-                "joint_svhn.toml has the full size, whose 1,000 rounds take days on two cores"
+                "device as long as in the full size; a part of SVHN's training images; the forms fast and safe "
+                "against fixed rates (k 0.74, r 0.82) and FedPer; one seed. Rate and steps were chosen on held-back "
+                "samples of another seed after one step at 0.03 had not come far above the majority guess on this one "
+                "(fast 0.726, FedPer 0.664, fixed rates 0.656). joint_svhn.toml has the full size, whose 1,000 rounds "
+                "take days on two cores"
             ),
         )
     ),
