@@ -65,4 +65,4 @@ def test_svhn_is_run_under_every_band() -> None:
         job.labels["partition"]: job.settings.radio.fleet.bandwidth_hz for job in STUDY.jobs(STUDY.drawn, Scale((0,)))
     }
     assert widths.keys() == BANDS.keys()
-    assert widths["10~50 MHz"] == (10e6, 50e6)
+    assert widths["10~50 MHz"] == (1e6, 5e6)
