@@ -116,15 +116,19 @@ def test_what_is_told_of_larger_models_is_the_committed_results() -> None:
         "FLPDSP, equal",
         "FLPDSP-OPT safe",
     )
-    share = found[fast, "10 MHz", "seconds to 70 %"] / found[fixed, "10 MHz", "seconds to 70 %"]
+    share, wide = (
+        found[fast, band, "seconds to 70 %"] / found[fixed, band, "seconds to 70 %"] for band in ("10 MHz", "100 MHz")
+    )
     rates = [found[safe, "10 MHz", f"mean {rate}"] for rate in ("k", "r")]
     text = " ".join(README.split())
+    assert all(found[safe, "100 MHz", f"mean {rate}"] == 1 for rate in ("k", "r"))
     for told in (
         f"it ends at {end(fast, 'Class-2')} against FedPer's {end(fedper, 'Class-2')} on Class-2 and at "
         f"{end(fast, 'alpha 0.1')} against {end(fedper, 'alpha 0.1')} at alpha 0.1, but LG-FedAvg comes to "
         f"{end(lg, 'Class-2')} and {end(lg, 'alpha 0.1')}.",
         f"it comes to 70 % in {share:.2f} of the seconds that fixed rates need and ends at {end(fast, '10 MHz')} "
         f"against {end(fixed, '10 MHz')}; `safe` keeps k {rates[0]:.2f} and r {rates[1]:.2f} on average there",
+        f"no limit is felt and the share is {wide:.2f}.",
     ):
         assert told in text
 

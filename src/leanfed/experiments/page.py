@@ -10,6 +10,7 @@ from typing import Any
 from leanfed.charts.tables import Block, markdown
 from leanfed.experiments.catalogue import ENTRIES
 from leanfed.experiments.evidence import RESULTS, layout
+from leanfed.experiments.paper.figures import END_F1, FINAL, GUESS
 from leanfed.files import read_json, write_text
 
 HEAD = """# Results
@@ -68,11 +69,11 @@ def _overview(known: Sequence[dict[str, Any]]) -> str:
 
 
 LARGER = {  # entry -> what its runs ended with
-    "cifar10-personal": "final accuracy",
-    "cifar10-accuracy": "final accuracy",
-    "svhn-accuracy": "final accuracy",
-    "mrpc-accuracy": "final accuracy",
-    "mrpc-f1": "final pooled F1",
+    "cifar10-personal": FINAL,
+    "cifar10-accuracy": FINAL,
+    "svhn-accuracy": FINAL,
+    "mrpc-accuracy": FINAL,
+    "mrpc-f1": END_F1,
 }
 
 
@@ -107,7 +108,7 @@ def larger_table(folder: Path) -> str:
                 method = labels["method"].partition(",")[0]
                 ends.setdefault(labels["partition"], {})[method] = number["mean"]
         for partition, row in ends.items():
-            guess = row.pop("majority guess")
+            guess = row.pop(GUESS)
             best_first = sorted(row.items(), key=lambda item: -item[1])
             told = ", ".join(f"{method} {value:.3f}" for method, value in best_first)
             rows.append([f"`{entry}`", partition, f"{guess:.3f}", told])
