@@ -176,7 +176,7 @@ def events(out: Path, event: str) -> list[dict[str, Any]]:
 
 
 def audit(fleet: LocalFleet, event: str) -> list[dict[str, Any]]:
-    from leanfed.deployment.folder import Fleet
+    from leanfed.deployment.operations.folder import Fleet
 
     return [row for row in Fleet.open(fleet.fleet).audit.read() if row["event"] == event]
 

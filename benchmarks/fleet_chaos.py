@@ -22,8 +22,8 @@ import polars as pl
 from benchmarks.fleet import LocalFleet, audit, descendants, events, local_fleet, wait_for
 
 import leanfed
-from leanfed.experiments.settings import Settings
 from leanfed.files import write_json
+from leanfed.runs.settings import Settings
 
 NODES, ROUNDS = 4, 9
 KEYS = ("deadline-s=150", "join-s=280", "quorum=0.5")

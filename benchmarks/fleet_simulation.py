@@ -19,8 +19,8 @@ from typing import Any
 import polars as pl
 
 import leanfed
-from leanfed.experiments.settings import Settings
 from leanfed.files import write_json
+from leanfed.runs.settings import Settings
 
 CLIENTS, ROUNDS = 100, 3
 ALONE = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
@@ -49,7 +49,7 @@ def simulate(root: Path, clients: int, rounds: int) -> dict[str, Any]:
     settings, out = root / "settings.toml", root / "out"
     settings.write_text(SETTINGS.format(clients=clients, rounds=rounds))
     began = time.monotonic()
-    command = [sys.executable, "-m", "leanfed.deployment.simulate", str(settings), str(out)]
+    command = [sys.executable, "-m", "leanfed.deployment.learning.simulate", str(settings), str(out)]
     ended = subprocess.run([*_apart(), *command], capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
     if ended.returncode:

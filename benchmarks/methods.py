@@ -33,7 +33,7 @@ def main() -> None:
     cases = [(config, name) for config in CONFIGS for name in ALGORITHMS]
     rows = []
     for config, name in track(cases, description="methods"):
-        file = ROOT / "src/leanfed/experiments/configs" / f"{config}.toml"
+        file = ROOT / "src/leanfed/reproduction/configs" / f"{config}.toml"
         summary = leanfed.run(leanfed.Settings.from_toml(file, [f"algorithm.name={name}"])).summary
         rows.append({key: summary[key] for key in KEPT})
     out = make_folder(ROOT / "results/foundation") / "methods.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from leanfed.experiments.page import larger_table, read_results, readme_table
 from leanfed.files import write_text
+from leanfed.reproduction.results_page import larger_table, read_results, readme_table
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -25,15 +25,15 @@ from playwright.sync_api import sync_playwright
 
 import leanfed
 from leanfed.algorithms.base import ServerState
-from leanfed.experiments import build
-from leanfed.experiments.settings import Settings
 from leanfed.files import write_json
 from leanfed.records import RoundPlan
 from leanfed.report.page import build_report
-from leanfed.simulation.clients import ClientStore
-from leanfed.simulation.engine import Engine, RoundOutcome
-from leanfed.simulation.evaluation import Evaluation
-from leanfed.simulation.world import World
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.engine import Engine, RoundOutcome
+from leanfed.rounds.evaluation import Evaluation
+from leanfed.rounds.world import World
+from leanfed.runs import build
+from leanfed.runs.settings import Settings
 
 SEEDS, ROUNDS, CLIENTS = 5, 1_000, 100
 METHODS: dict[str, dict[str, Any]] = {

@@ -15,10 +15,10 @@ from typing import Any
 
 import leanfed
 from leanfed.files import read_json, write_json
+from leanfed.rounds.loop import RoundRecord
 from leanfed.simulation.bench import peak_bytes, reset_peak_bytes
-from leanfed.simulation.rounds import RoundRecord
 
-CONFIGS = Path(leanfed.__file__).parent / "experiments" / "configs"
+CONFIGS = Path(leanfed.__file__).parent / "reproduction" / "configs"
 FILES = ("joint_cifar10", "joint_svhn", "cifar10_class2", "cifar10_alpha01")
 ROUNDS = 2
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import leanfed
 from leanfed.results import RunFolder
 
-CONFIG = Path(__file__).resolve().parents[1] / "src/leanfed/experiments/configs/mnist_alpha01.toml"
+CONFIG = Path(__file__).resolve().parents[1] / "src/leanfed/reproduction/configs/mnist_alpha01.toml"
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from leanfed.simulation.rounds import RoundRecord
+from leanfed.rounds.loop import RoundRecord
 
 
 class Stop(Exception):

@@ -11,14 +11,14 @@ __version__ = version("leanfed")
 # Public names, resolved on first use so that `import leanfed` stays light (no torch).
 _PUBLIC = {
     "Problem": "leanfed.allocation.problem",
-    "Run": "leanfed.experiments.build",
-    "Settings": "leanfed.experiments.settings",
-    "add_images": "leanfed.tasks.own",
-    "add_model": "leanfed.tasks.own",
-    "add_parquet": "leanfed.tasks.own",
+    "Run": "leanfed.runs.build",
+    "Settings": "leanfed.runs.settings",
+    "add_images": "leanfed.tasks.user_data",
+    "add_model": "leanfed.tasks.user_data",
+    "add_parquet": "leanfed.tasks.user_data",
     "plan": "leanfed.allocation.plan",
-    "resume": "leanfed.experiments.build",
-    "run": "leanfed.experiments.build",
+    "resume": "leanfed.runs.build",
+    "run": "leanfed.runs.build",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]

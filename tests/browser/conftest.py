@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import leanfed
-from leanfed.experiments.settings import Settings
 from leanfed.report.page import build_report
+from leanfed.runs.settings import Settings
 
 HERE = ("file:", "data:", "blob:", "about:")  # what a static page may ask for
 CLIENTS = 8

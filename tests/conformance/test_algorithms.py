@@ -13,9 +13,9 @@ from torch import Tensor
 
 from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.base import Algorithm, ServerState, Training
-from leanfed.simulation.engine import ReferenceEngine, RoundOutcome
-from leanfed.simulation.rounds import start
-from leanfed.simulation.world import Participation, World
+from leanfed.rounds.engine import ReferenceEngine, RoundOutcome
+from leanfed.rounds.loop import start
+from leanfed.rounds.world import Participation, World
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from leanfed.algorithms import ALGORITHMS, Training
+from leanfed.rounds.world import Participation, World
 from leanfed.simulation.choose import choose_engine
-from leanfed.simulation.world import Participation, World
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 

@@ -8,11 +8,11 @@ from leanfed.algorithms import ALGORITHMS, Training
 from leanfed.algorithms.base import weighted_mean
 from leanfed.algorithms.local import DivergedError
 from leanfed.records import RoundPlan
+from leanfed.rounds.engine import ReferenceEngine
+from leanfed.rounds.loop import start
+from leanfed.rounds.world import Participation, World
 from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.simulation.choose import choose_engine
-from leanfed.simulation.engine import ReferenceEngine
-from leanfed.simulation.rounds import start
-from leanfed.simulation.world import Participation, World
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 

@@ -11,12 +11,12 @@ import pytest
 from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.rounds.costs import Accountant, RadioSettings, RoundBill
+from leanfed.rounds.forms import AllocationSettings
+from leanfed.rounds.loop import start
+from leanfed.rounds.planning import Planner
+from leanfed.rounds.world import World
 from leanfed.simulation.choose import choose_engine
-from leanfed.simulation.costs import Accountant, RadioSettings, RoundBill
-from leanfed.simulation.forms import AllocationSettings
-from leanfed.simulation.planning import Planner
-from leanfed.simulation.rounds import start
-from leanfed.simulation.world import World
 from leanfed.wireless.fleet import FleetSettings
 
 WorldOf = Callable[..., World]

@@ -13,15 +13,15 @@ from torch.nn import functional
 
 from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.base import ServerState, Training
-from leanfed.algorithms.exchange import STATISTICS, train_client
 from leanfed.errors import InputError
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.costs import Accountant, RadioSettings
+from leanfed.rounds.engine import Engine, ReferenceEngine, RoundOutcome
+from leanfed.rounds.exchange import STATISTICS, train_client
+from leanfed.rounds.world import Participation, World
 from leanfed.simulation import streamed
 from leanfed.simulation.choose import choose_engine
-from leanfed.simulation.clients import ClientStore
-from leanfed.simulation.costs import Accountant, RadioSettings
-from leanfed.simulation.engine import Engine, ReferenceEngine, RoundOutcome
 from leanfed.simulation.streamed import StreamedEngine, saved_bytes, workers
-from leanfed.simulation.world import Participation, World
 from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.split import flatten

@@ -11,14 +11,14 @@ import pytest
 
 import leanfed as package
 from leanfed.algorithms import ALGORITHMS
-from leanfed.experiments.build import build_world
-from leanfed.experiments.settings import Settings
+from leanfed.runs.build import build_world
+from leanfed.runs.settings import Settings
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, EmbeddedSource
 from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.resnet import ResNet18
 from leanfed.tasks.task import TaskSettings, build_task
 
-CONFIGS = Path(package.__file__).parent / "experiments/configs"
+CONFIGS = Path(package.__file__).parent / "reproduction/configs"
 SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.toml") if "cifar10" in path.stem or "svhn" in path.stem)
 PARTITIONS = [{"kind": "iid"}, {"kind": "class", "classes_per_client": 2}, {"kind": "dirichlet", "alpha": 0.5}]
 
@@ -105,7 +105,7 @@ def test_real_pictures_are_dealt_and_normalised(dataset: str, partition: dict[st
 
 def test_the_paper_sized_plan_fits_the_limits(real_data: Path) -> None:
     """FLPDSP-OPT's first round at full size: planned, not trained."""
-    from leanfed.experiments.build import planner_of
+    from leanfed.runs.build import planner_of
 
     settings = Settings.from_toml(CONFIGS / "joint_cifar10.toml")
     plan = planner_of(settings, build_world(settings, real_data)).plan(0).plan
@@ -115,7 +115,7 @@ def test_the_paper_sized_plan_fits_the_limits(real_data: Path) -> None:
 
 
 def test_what_a_large_run_takes_is_told_from_a_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    from leanfed.experiments import estimate as module
+    from leanfed.runs import estimate as module
     from leanfed.simulation.streamed import StreamedEngine
 
     monkeypatch.setattr(module, "LARGE_MODEL", 1)

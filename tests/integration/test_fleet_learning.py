@@ -10,8 +10,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import leanfed
-from leanfed.experiments.settings import Settings
 from leanfed.results import RunFolder
+from leanfed.runs.settings import Settings
 from leanfed.tasks.task import build_task
 
 pytest.importorskip("flwr")

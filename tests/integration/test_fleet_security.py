@@ -24,10 +24,10 @@ pytest.importorskip("flwr")
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
-from leanfed.deployment import commands, keys
-from leanfed.deployment.folder import Bundle, Fleet
-from leanfed.deployment.roster import Roster
-from leanfed.deployment.watch import RUNTIME
+from leanfed.deployment.operations import commands, keys
+from leanfed.deployment.operations.folder import Bundle, Fleet
+from leanfed.deployment.operations.log_watch import RUNTIME
+from leanfed.deployment.operations.roster import Roster
 from leanfed.results import RunFolder
 
 pytestmark = pytest.mark.fleet

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import leanfed as package
-from leanfed.experiments.settings import Settings
 from leanfed.results import RunFolder
+from leanfed.runs.settings import Settings
 from tests.integration.conftest import Leanfed
 from tests.stops import Stop, stop_after
 

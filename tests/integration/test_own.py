@@ -22,8 +22,8 @@ from leanfed.tasks.cache import load_samples
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.inventory import fetch_dataset, inventory
 from leanfed.tasks.models import MODELS
-from leanfed.tasks.own import import_file
 from leanfed.tasks.task import TaskSettings, build_task
+from leanfed.tasks.user_data import import_file
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_model.py"
 COLOURS = {"blue": (20, 30, 200), "green": (20, 200, 40), "red": (220, 20, 30)}

@@ -13,7 +13,7 @@ import pytest
 from leanfed.allocation import bench as plan_bench
 from leanfed.allocation.problem import Problem
 from leanfed.compression import bench as codec_bench
-from leanfed.experiments.settings import Settings
+from leanfed.runs.settings import Settings
 from leanfed.simulation import bench as engine_bench
 from leanfed.wireless.fleet import FleetSettings, SampledFleet
 from leanfed.wireless.fleet_file import write_fleet

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from leanfed.errors import InputError
-from leanfed.report.planner import MOST_CLIENTS, Question, answer, presets
-from leanfed.report.planner_curves import BANDS, curves
+from leanfed.report.planner.answers import MOST_CLIENTS, Question, answer, presets
+from leanfed.report.planner.curves import BANDS, curves
 from tests.integration.conftest import Leanfed
 
 CSV = "device,distance_m,power_dbm,cpu_ghz,bandwidth_mhz\n" + "\n".join(

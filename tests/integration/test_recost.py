@@ -8,11 +8,11 @@ import pytest
 
 import leanfed as package
 from leanfed.errors import InputError
-from leanfed.experiments.library import RunLibrary
-from leanfed.experiments.recost import recost
-from leanfed.experiments.settings import Settings
 from leanfed.files import write_json
+from leanfed.reproduction.library import RunLibrary
 from leanfed.results import RunFolder
+from leanfed.runs.recost import recost
+from leanfed.runs.settings import Settings
 
 NARROW = ["radio.fleet.bandwidth_hz=1e6", "allocation.bandwidth=min-max", "radio.payload=paper", "name=again"]
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import leanfed.experiments.paper  # noqa: F401  (fills the catalogue)
-from leanfed.experiments.catalogue import ENTRIES, Claim, Entry, Form, Job, Line, Measured, Outcome, Scale
-from leanfed.experiments.judging import Less, key_of
-from leanfed.experiments.paper.protocol import curve_of
-from leanfed.experiments.reproduce import Request, Watch, reproduce
-from leanfed.experiments.settings import Settings
+import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
+from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Job, Line, Measured, Outcome, Scale
+from leanfed.reproduction.judging import Less, key_of
+from leanfed.reproduction.paper.protocol import curve_of
+from leanfed.reproduction.reproduce import Request, Watch, reproduce
+from leanfed.runs.settings import Settings
 from tests.integration.conftest import Leanfed
 
 FINAL = "final accuracy"

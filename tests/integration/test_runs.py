@@ -17,11 +17,11 @@ import pytest
 
 import leanfed as package
 from leanfed.errors import BusyError, StorageError
-from leanfed.experiments.settings import Settings
 from leanfed.files import folder_lock
 from leanfed.results import RunFolder, find_runs
-from leanfed.simulation import checkpoint
-from leanfed.simulation.rounds import RoundRecord
+from leanfed.rounds import checkpoint
+from leanfed.rounds.loop import RoundRecord
+from leanfed.runs.settings import Settings
 from tests.stops import Stop, stop_after
 
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from leanfed.files import folder_lock, sha256_of
-from leanfed.report.progress import find_run_folders, standing
+from leanfed.report.live.progress import find_run_folders, standing
 from leanfed.results import RunFolder
 from tests.integration.conftest import Leanfed
 

@@ -25,4 +25,4 @@ def test_the_built_wheel_works_outside_the_source_tree(tmp_path: Path) -> None:
         [sys.executable, "-P", "-c", check], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert "demo" in shown.stdout
-    assert list(target.glob("leanfed/experiments/configs/*.toml"))
+    assert list(target.glob("leanfed/reproduction/configs/*.toml"))

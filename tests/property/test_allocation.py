@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from leanfed.allocation import Problem, Status, solve_certified
 from leanfed.allocation.branches import build_branches
 from leanfed.allocation.curves import bits_of, keep_rate_of, rate_of
+from leanfed.allocation.fast_form import set_pace
 from leanfed.allocation.limits import compile_clients, feasible_clients, plan_cost
-from leanfed.allocation.pace import set_pace
 from leanfed.allocation.price import costs_at, full_ranges, respond
 from leanfed.allocation.rules import equal_shares, fastest_split
 

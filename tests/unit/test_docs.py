@@ -9,11 +9,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import leanfed.experiments.paper  # noqa: F401  (fills the catalogue)
-from leanfed.experiments.catalogue import ENTRIES
-from leanfed.experiments.evidence import claims_of, measured_of
-from leanfed.experiments.judging import key_of
-from leanfed.experiments.page import larger_table, page_text, read_results, readme_table
+import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
+from leanfed.reproduction.catalogue import ENTRIES
+from leanfed.reproduction.evidence import claims_of, measured_of
+from leanfed.reproduction.judging import key_of
+from leanfed.reproduction.results_page import larger_table, page_text, read_results, readme_table
 from leanfed.tasks.models import build_model, default_split
 from leanfed.tasks.split import split_after
 from leanfed.tasks.text import TextSettings

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from leanfed.allocation.cells import MODEL_PRESETS, SHARED_PRESET
 from leanfed.allocation.plan import plan
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution
-from leanfed.allocation.source import MODEL_PRESETS, SHARED_PRESET
 from leanfed.streams import stream
 
 MODELS = {"lenet": MODEL_PRESETS["lenet5"], "resnet": MODEL_PRESETS["resnet18"]}

@@ -12,8 +12,8 @@ import numpy as np
 from leanfed.allocation import rules
 from leanfed.allocation.certified import solve_certified
 from leanfed.allocation.curves import PAYLOADS
+from leanfed.allocation.fast_form import solve_pace
 from leanfed.allocation.limits import plan_cost
-from leanfed.allocation.pace import solve_pace
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution, Status, scale_of
 from leanfed.errors import InputError, nearest

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from leanfed.allocation.cells import Source
 from leanfed.allocation.plan import plan
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution
-from leanfed.allocation.source import Source
 from leanfed.errors import InputError, nearest
 
 CLIENTS = "clients"  # the one question that is not a field of the problem

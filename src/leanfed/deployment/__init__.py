@@ -1,9 +1,10 @@
 """The real world: the same algorithm on Flower. The only room that imports flwr (extra `leanfed[flower]`).
 
-Flower runs two apps: `leanfed.deployment.server_app:app` and `leanfed.deployment.client_app:app`. `write_app(folder)`
-in `deployment.flower_app` writes the folder that `flwr run` ships; it holds names and defaults, no code.
+`learning/` is what server and nodes do in a round, `operations/` how a fleet is set up and kept running, `door/` the
+one port that nodes reach. Flower runs two apps, `learning.server_app:app` and `learning.client_app:app`;
+`write_app(folder)` in `operations.flower_app` writes the folder that `flwr run` ships: names and defaults, no code.
 
-Run-config keys (`flwr run --run-config FILE.toml`; defaults and meaning in `deployment.config.RunConfig`):
+Run-config keys (`flwr run --run-config FILE.toml`; defaults and meaning in `learning.config.RunConfig`):
 
     settings        the experiment as one JSON text: `json.dumps(Settings.from_toml(path).resolved())`
     run-folder      where the server keeps the run; an absolute path on the server

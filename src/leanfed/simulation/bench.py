@@ -16,10 +16,10 @@ from torch.nn import functional
 from leanfed.algorithms.base import Training
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import SettingsError
+from leanfed.rounds.client_store import PRIVATE, ClientStore
+from leanfed.rounds.engine import Engine
+from leanfed.rounds.world import Participation, World
 from leanfed.simulation.choose import choose_engine, warm
-from leanfed.simulation.clients import PRIVATE, ClientStore
-from leanfed.simulation.engine import Engine
-from leanfed.simulation.world import Participation, World
 from leanfed.streams import stream
 from leanfed.tasks.models import MODELS, LeNet5
 from leanfed.tasks.partition import Partition

@@ -6,10 +6,10 @@ from importlib.util import find_spec
 from typing import Final
 
 from leanfed.errors import SettingsError, nearest
+from leanfed.rounds.engine import Engine, ReferenceEngine
+from leanfed.rounds.world import World
 from leanfed.simulation.batched.engine import BatchedEngine, misfit
-from leanfed.simulation.engine import Engine, ReferenceEngine
 from leanfed.simulation.streamed import StreamedEngine
-from leanfed.simulation.world import World
 
 NAMES: Final = ("auto", "reference", "streamed", "batched", "batched-torch")
 

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from leanfed.algorithms.base import ClientState, ClientUpdate, Job, ServerState, Upload
-from leanfed.algorithms.exchange import train_client, update_server
 from leanfed.records import RoundPlan
-from leanfed.simulation.clients import ClientStore
-from leanfed.simulation.engine import Engine, RoundOutcome, Tally
-from leanfed.simulation.evaluation import Evaluation, Hits, client_result, gathered
-from leanfed.simulation.world import World
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.engine import Engine, RoundOutcome, Tally
+from leanfed.rounds.evaluation import Evaluation, Hits, client_result, gathered
+from leanfed.rounds.exchange import train_client, update_server
+from leanfed.rounds.world import World
 from leanfed.tasks.split import FlatModel
 
 WORKING_BYTES = 2 << 30  # of all workers; a model with large activations gets fewer of them

@@ -30,7 +30,7 @@ def spoil(module: ModuleType) -> None:
 
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "leanfed.deployment.work":
+        if name != "leanfed.deployment.learning.work":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)  # type: ignore[arg-type]
         load = spec.loader.exec_module

@@ -20,9 +20,9 @@ from leanfed.algorithms.local import DivergedError
 from leanfed.compression.prune import Pruning
 from leanfed.compression.sparsify import Sparsification
 from leanfed.errors import SettingsError
-from leanfed.simulation.engine import ReferenceEngine
-from leanfed.simulation.rounds import start
-from leanfed.simulation.world import World
+from leanfed.rounds.engine import ReferenceEngine
+from leanfed.rounds.loop import start
+from leanfed.rounds.world import World
 from leanfed.tasks.split import FlatModel, split_after
 from leanfed.tasks.task import Batch
 

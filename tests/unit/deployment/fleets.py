@@ -12,11 +12,11 @@ import polars as pl
 from PIL import Image
 from tests.unit.deployment.grids import MemoryClock, MemoryGrid
 
-from leanfed.deployment.audit import Audit
-from leanfed.deployment.config import run_config
-from leanfed.deployment.serve import serve
-from leanfed.experiments.settings import Settings
+from leanfed.deployment.door.audit import Audit
+from leanfed.deployment.learning.config import run_config
+from leanfed.deployment.learning.fleet_run import serve
 from leanfed.records import Ints
+from leanfed.runs.settings import Settings
 from leanfed.tasks.task import Task
 
 CLIENTS = 5

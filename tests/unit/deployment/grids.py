@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from leanfed.deployment.client_app import app as client_app
-from leanfed.deployment.post import Clock
+from leanfed.deployment.learning.client_app import app as client_app
+from leanfed.deployment.learning.post import Clock
 
 Twist = Callable[[Message, Message], Message | None]  # (order, honest reply) -> what is sent; None: nothing, ever
 

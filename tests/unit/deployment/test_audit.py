@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leanfed.deployment.audit import LONGEST_TEXT, Audit, Refusals
+from leanfed.deployment.door.audit import LONGEST_TEXT, Audit, Refusals
 from leanfed.errors import StorageError
 
 

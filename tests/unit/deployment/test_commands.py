@@ -12,8 +12,8 @@ from flwr.supercore.cli.flower_superexec import _parse_args as superexec_parser
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink as superlink_parser
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode as supernode_parser
 
-from leanfed.deployment import commands, keys
-from leanfed.deployment.folder import Bundle, Fleet
+from leanfed.deployment.operations import commands, keys
+from leanfed.deployment.operations.folder import Bundle, Fleet
 from leanfed.errors import InputError
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.unit.deployment.fleets import settings_of
 
-from leanfed.deployment.config import RunConfig, defaults, node_config, read_settings, run_config
-from leanfed.deployment.flower_app import write_app
+from leanfed.deployment.learning.config import RunConfig, defaults, node_config, read_settings, run_config
+from leanfed.deployment.operations.flower_app import write_app
 from leanfed.errors import SettingsError
 
 
@@ -59,7 +59,7 @@ def test_without_flower_the_error_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['flwr'] = None; import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'flwr' else find(name, *rest)\n"
-        "import leanfed.deployment.client_app"
+        "import leanfed.deployment.learning.client_app"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'leanfed[flower]'" in done.stderr

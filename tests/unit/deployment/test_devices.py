@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from leanfed.algorithms.flpdsp import Flpdsp
-from leanfed.deployment.device import EnergyMeter, battery, calibrate
-from leanfed.deployment.fleet import ReportedFleet, Seen
-from leanfed.deployment.messages import Device
-from leanfed.simulation.costs import RadioSettings
-from leanfed.simulation.world import World
+from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
+from leanfed.deployment.learning.messages import Device
+from leanfed.deployment.learning.reported_fleet import ReportedFleet, Seen
+from leanfed.rounds.costs import RadioSettings
+from leanfed.rounds.world import World
 from leanfed.wireless.cost import computation_cycles, computation_energy, computation_latency, uplink_rate
 from leanfed.wireless.fleet_file import write_fleet
 

@@ -21,10 +21,17 @@ from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMEST
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
-from leanfed.deployment import gate, keys
-from leanfed.deployment.door import Door, DoorSettings
-from leanfed.deployment.folder import Bundle, Fleet
-from leanfed.deployment.hello import RefusedError, UnreachableError, say_goodbye, say_hello, wait_for_welcome
+from leanfed.deployment.door import admission as gate
+from leanfed.deployment.door.proxy import Door, DoorSettings
+from leanfed.deployment.operations import keys
+from leanfed.deployment.operations.folder import Bundle, Fleet
+from leanfed.deployment.operations.handshake import (
+    RefusedError,
+    UnreachableError,
+    say_goodbye,
+    say_hello,
+    wait_for_welcome,
+)
 
 LIMIT = 4_000_000
 PULL = "/v1/fleet/pull-messages"

@@ -14,8 +14,8 @@ from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 import leanfed
 from leanfed.compression.codec import encode
-from leanfed.deployment.server import NoQuorumError
-from leanfed.experiments.settings import Settings
+from leanfed.deployment.learning.server import NoQuorumError
+from leanfed.runs.settings import Settings
 
 BAD = 2  # the client that misbehaves
 SIZE, ENTRIES = 50_692, 5_069

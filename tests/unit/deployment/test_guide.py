@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from leanfed.cli_deploy import deploy
-from leanfed.experiments.settings import Settings
+from leanfed.cli.deploy import deploy
+from leanfed.runs.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs" / "fleet.md").read_text()
 ROUNDS = (ROOT / "docs" / "fleet_rounds.md").read_text()
-SOURCE = "\n".join(path.read_text() for path in (ROOT / "src/leanfed/deployment").glob("*.py"))
+SOURCE = "\n".join(path.read_text() for path in (ROOT / "src/leanfed/deployment").rglob("*.py"))
 DOOR = "\n".join(
-    (ROOT / f"src/leanfed/deployment/{name}.py").read_text() for name in ("door", "gate", "roster", "watch")
+    (ROOT / f"src/leanfed/deployment/{name}.py").read_text()
+    for name in ("door/proxy", "door/admission", "operations/roster", "operations/log_watch")
 )
 PROSE = re.sub(r"```.*?```", "", GUIDE, flags=re.DOTALL)
 COMMANDS = re.findall(r"leanfed deploy (\w+[^\n`#]*)", "\n".join(re.findall(r"```\w*\n(.*?)```", GUIDE, re.DOTALL)))

@@ -14,9 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from leanfed.deployment import keys
-from leanfed.deployment.folder import Bundle, Fleet, check_private, write_private
-from leanfed.deployment.roster import Roster
+from leanfed.deployment.operations import keys
+from leanfed.deployment.operations.folder import Bundle, Fleet, check_private, write_private
+from leanfed.deployment.operations.roster import Roster
 from leanfed.errors import InputError
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of, write_digits
 
 import leanfed
-from leanfed.deployment.server import NoQuorumError
+from leanfed.deployment.learning.server import NoQuorumError
 from leanfed.errors import LeanfedError, SettingsError
 from leanfed.results import RunFolder
 from leanfed.tasks.task import build_task

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leanfed.algorithms.base import ClientState
-from leanfed.deployment.store import NodeStore
+from leanfed.deployment.learning.store import NodeStore
 from leanfed.errors import BusyError, StorageError
 
 RUN = "0123456789abcdef"

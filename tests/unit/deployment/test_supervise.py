@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from leanfed.deployment.audit import Audit
-from leanfed.deployment.supervise import ChildEndedError, Supervisor
-from leanfed.deployment.watch import RUNTIME, STALE, LogWatch
+from leanfed.deployment.door.audit import Audit
+from leanfed.deployment.operations.log_watch import RUNTIME, STALE, LogWatch
+from leanfed.deployment.operations.supervise import ChildEndedError, Supervisor
 
 PYTHON = sys.executable
 STAY = "import time; print('up', flush=True); time.sleep(600)"
@@ -74,7 +74,7 @@ def test_a_signal_stops_all_and_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_grandchildren_are_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leanfed.deployment.supervise.GRACE_S", 0.5)
+    monkeypatch.setattr("leanfed.deployment.operations.supervise.GRACE_S", 0.5)
     supervisor = Supervisor(tmp_path / "logs")
     lines: list[str] = []
     with supervisor():
@@ -103,7 +103,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     code = f"""
         import os, sys, time
         from pathlib import Path
-        from leanfed.deployment.supervise import Supervisor
+        from leanfed.deployment.operations.supervise import Supervisor
         supervisor = Supervisor(Path({str(tmp_path)!r}) / "logs")
         with supervisor():
             child = supervisor.start("child", [sys.executable, "-c", {STAY!r}], os.environ)

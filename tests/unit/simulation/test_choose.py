@@ -4,10 +4,10 @@ import pytest
 
 from leanfed.algorithms import ALGORITHMS, Algorithm, Training
 from leanfed.errors import SettingsError
+from leanfed.rounds.world import Participation, World
 from leanfed.simulation import choose
 from leanfed.simulation.batched import engine as batched
 from leanfed.simulation.choose import choose_engine
-from leanfed.simulation.world import Participation, World
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 

@@ -16,12 +16,12 @@ from tests.encoders import tiny_encoder
 from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.base import Training
 from leanfed.errors import DataError, InputError, SettingsError
+from leanfed.rounds.costs import Accountant, RadioSettings
+from leanfed.rounds.engine import ReferenceEngine
+from leanfed.rounds.evaluation import Hits, evaluate, majority_f1
+from leanfed.rounds.loop import start
+from leanfed.rounds.world import Participation, World
 from leanfed.simulation.choose import choose_engine
-from leanfed.simulation.costs import Accountant, RadioSettings
-from leanfed.simulation.engine import ReferenceEngine
-from leanfed.simulation.evaluation import Hits, evaluate, majority_f1
-from leanfed.simulation.rounds import start
-from leanfed.simulation.world import Participation, World
 from leanfed.tasks import encoder, text
 from leanfed.tasks.bert_lora import BertLora, distance_features, lora_split, pair_features, texts_apart
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource

@@ -18,10 +18,10 @@ from leanfed.compression.prune import Pruning
 from leanfed.compression.selection import drawn
 from leanfed.compression.sparsify import Sparsification
 from leanfed.records import Floats, Ints, kept_counts
+from leanfed.rounds.client_store import PRIVATE, ClientStore
+from leanfed.rounds.world import World
 from leanfed.simulation.batched.lenet import ChunkModel, Weights
 from leanfed.simulation.batched.picks import Picks
-from leanfed.simulation.clients import PRIVATE, ClientStore
-from leanfed.simulation.world import World
 from leanfed.streams import stream
 from leanfed.tasks.split import FlatModel
 from leanfed.tasks.task import draw_rows

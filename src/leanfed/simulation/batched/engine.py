@@ -20,15 +20,15 @@ from torch.nn import functional
 from leanfed.algorithms.base import Algorithm, ServerState, Upload
 from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, RoundPlan
+from leanfed.rounds.client_store import PRIVATE, ClientStore
+from leanfed.rounds.engine import Engine, RoundOutcome
+from leanfed.rounds.evaluation import Evaluation, Hits
+from leanfed.rounds.world import World
 from leanfed.simulation.batched.chunk import Chunk, ChunkOutcome, Tools
 from leanfed.simulation.batched.lenet import ChunkModel, Weights
 from leanfed.simulation.batched.methods import METHODS, memories
 from leanfed.simulation.batched.picks import NumpyPicks
 from leanfed.simulation.batched.trunk import TorchTrunk
-from leanfed.simulation.clients import PRIVATE, ClientStore
-from leanfed.simulation.engine import Engine, RoundOutcome
-from leanfed.simulation.evaluation import Evaluation, Hits
-from leanfed.simulation.world import World
 from leanfed.tasks.models import LeNet5
 from leanfed.tasks.task import Images
 

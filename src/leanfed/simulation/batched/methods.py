@@ -14,6 +14,8 @@ from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.algorithms.lg_fedavg import LgFedAvg
 from leanfed.records import kept_counts
+from leanfed.rounds.client_store import PRIVATE
+from leanfed.rounds.world import World
 from leanfed.simulation.batched.chunk import (
     Chunk,
     ChunkOutcome,
@@ -26,8 +28,6 @@ from leanfed.simulation.batched.chunk import (
     send_sparse,
 )
 from leanfed.simulation.batched.lenet import Weights
-from leanfed.simulation.clients import PRIVATE
-from leanfed.simulation.world import World
 
 
 def train_decoupled(chunk: Chunk, tools: Tools) -> ChunkOutcome:

@@ -1,0 +1,203 @@
+"""What `leanfed plan` and `leanfed bench` show."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from leanfed.cli.display import notices, screen, show_table
+
+if TYPE_CHECKING:
+    from leanfed.allocation.cells import Cell
+    from leanfed.allocation.problem import Problem
+    from leanfed.allocation.solution import Solution
+
+MOST_ROWS = 40  # clients shown in full
+END_ROWS = 10  # else so many from either end
+MOST_REASONS = 10  # excluded or starved clients explained one by one
+
+
+@contextmanager
+def working(text: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A spinner with a line of text while something runs; the text may change."""
+    if quiet:
+        yield lambda now: None
+        return
+    with notices.status(text) as status:
+        yield lambda now: status.update(f"{text}: {now}")
+
+
+def show_plan(problem: Problem, solution: Solution, *, everyone: bool) -> None:
+    """The plan as a table, then its quality, the price of bandwidth, and who is left out or starved."""
+    from leanfed.allocation.starvation import needs_of
+
+    show_table(plan_table(problem, solution, everyone=everyone))
+    for line in quality_lines(problem, solution):
+        screen.print(line, highlight=False, soft_wrap=True)
+    _show_reasons(
+        "excluded", [(entry.client, entry.why) for entry in solution.excluded[:MOST_REASONS]], solution.excluded
+    )
+    named = solution.starved[:MOST_REASONS]
+    needs = zip(named, needs_of(problem, named, solution.payload), strict=True)
+    advice = "" if problem.k_min.any() else "; --set k_min=0.01 gives everyone a floor"
+    title = f"starved, k below 0.01 or at its floor{advice}"
+    _show_reasons(title, list(needs), solution.starved)
+
+
+def _show_reasons(title: str, reasons: Sequence[tuple[int, str]], everyone: Sequence[object]) -> None:
+    if not everyone:
+        return
+    screen.print(f"{len(everyone)} {title}:", highlight=False, soft_wrap=True)
+    for client, why in reasons:
+        screen.print(f"  client {client}: {why}", highlight=False, soft_wrap=True)
+    if len(everyone) > len(reasons):
+        screen.print(f"  and {len(everyone) - len(reasons)} more; --json lists all", highlight=False)
+
+
+def plan_table(problem: Problem, solution: Solution, *, everyone: bool = True) -> Table:
+    """One row per client: rates, share, latency, energy and the limit that binds; long fleets are cut in the middle."""
+    from leanfed.allocation.limits import plan_cost
+    from leanfed.allocation.plan import binding_limits
+
+    latency, energy = plan_cost(problem, solution.k, solution.r, solution.l, solution.payload)
+    held, starved = binding_limits(problem, solution), set(solution.starved)
+    table = _slim_table(f"{solution.solver} plan for {problem.clients} clients, {problem.bandwidth_hz / 1e6:g} MHz")
+    for heading in ("client", "k", "r", "share %", "kHz", "latency s", "energy J"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("held by")
+    cut = not everyone and problem.clients > MOST_ROWS
+    shown = [*range(END_ROWS), *range(problem.clients - END_ROWS, problem.clients)] if cut else range(problem.clients)
+    for n in shown:
+        if held[n] == "excluded":
+            table.add_row(str(n), *"-" * 6, "excluded")
+            continue
+        share = solution.l[n]
+        numbers = (f"{solution.k[n]:.3f}", f"{solution.r[n]:.3f}", f"{100 * share:.3f}")
+        costs = (f"{share * problem.bandwidth_hz / 1e3:.2f}", f"{latency[n]:.4g}", f"{energy[n]:.4g}")
+        names = [held[n]] * (held[n] != "nothing") + ["starved"] * (n in starved)
+        table.add_row(str(n), *numbers, *costs, ", ".join(names) or "nothing")
+        if cut and n == END_ROWS - 1:
+            table.add_row("...", *[""] * 7)
+    if cut:
+        table.caption = "--all shows every client"
+    return table
+
+
+def _slim_table(title: str) -> Table:
+    """A table without walls, so that its columns fit a narrow terminal."""
+    return Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+
+
+def quality_lines(problem: Problem, solution: Solution) -> list[str]:
+    """How good the plan is, what holds the clients, and what more bandwidth would be worth."""
+    from leanfed.allocation.plan import binding_limits
+    from leanfed.allocation.what_if import summary_of
+
+    if solution.objective is None:
+        return [f"{solution.status}: no client can take part ({_duration(solution.seconds)})"]
+    told, held = summary_of(problem, solution), Counter(binding_limits(problem, solution))
+    taking = problem.clients - len(solution.excluded)
+    certified = solution.lower_bound is not None and solution.relative_gap is not None
+    bound = f"; no plan is below {solution.lower_bound:.6g}, gap {solution.relative_gap:.1e}" if certified else ""
+    lines = [
+        f"{solution.status} in {_duration(solution.seconds)}: objective {solution.objective:.6g}{bound}",
+        f"{taking} of {problem.clients} take part: mean k {told['mean_k']:.3f}, mean r {told['mean_r']:.3f}",
+        f"held by: {', '.join(f'{name} {count}' for name, count in held.most_common())}",
+    ]
+    if solution.price is not None:
+        per_mhz = solution.price / (problem.bandwidth_hz / 1e6)
+        meaning = "what more of it would take off the objective" if solution.price > 0 else "there is enough"
+        lines.append(f"price of bandwidth: {solution.price:.4g} per share, {per_mhz:.4g} per MHz ({meaning})")
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def show_what_if(field: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One row per value of the question."""
+    table = _slim_table(f"what if {field} changes")
+    for heading in (field, "objective", "gap", "mean k", "mean r", "excluded", "starved", "ms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        value = "no limit" if row[field] is None else f"{row[field]:,}" if field == "clients" else f"{row[field]:g}"
+        if row["objective"] is None:
+            table.add_row(value, str(row["status"]), *"-" * 3, str(row["excluded"]), "-", f"{1e3 * row['seconds']:.3g}")
+            continue
+        gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
+        numbers = (f"{row['objective']:.6g}", gap, f"{row['mean_k']:.3f}", f"{row['mean_r']:.3f}")
+        table.add_row(value, *numbers, str(row["excluded"]), str(row["starved"]), f"{1e3 * row['seconds']:.3g}")
+    show_table(table)
+
+
+def draw_plan(path: Path, cell: Cell, solution: Solution) -> None:
+    """The picture of a plan: over distance where it is known, else over the channel's gain."""
+    import numpy as np
+
+    from leanfed.charts.cell import CellPicture, draw_cell
+
+    problem = cell.problem
+    with np.errstate(divide="ignore"):
+        gain_db = np.maximum(10.0 * np.log10(problem.channel_gain), -400.0)  # no gain at all is drawn at the edge
+    picture = CellPicture(
+        place=gain_db if cell.distance_m is None else cell.distance_m,
+        place_label="channel gain [dB]" if cell.distance_m is None else "distance to the base station [m]",
+        k=solution.k,
+        r=solution.r,
+        share=100.0 * solution.l,
+        cpu_ghz=problem.cpu_hz / 1e9,
+        excluded=[entry.client for entry in solution.excluded],
+        starved=solution.starved,
+        title=f"{solution.solver} plan: {problem.clients} clients on {problem.bandwidth_hz / 1e6:g} MHz",
+    )
+    draw_cell(path, picture)
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> None:
+    """Measured rows as a table, or as the JSON list that a machine reads."""
+    if as_json:
+        typer.echo(json.dumps([{name: _finite(value) for name, value in row.items()} for row in rows]))
+        return
+    headings = list(dict.fromkeys(name for row in rows for name in row))
+    same = [name for name in headings if len(rows) > 1 and len({row.get(name) for row in rows}) == 1]
+    table = _slim_table(title + "".join(f", {name} {_cell_text(rows[0][name])}" for name in same))
+    for heading in headings:
+        if heading not in same:
+            table.add_column(heading.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(_cell_text(row.get(heading)) for heading in headings if heading not in same))
+    show_table(table)
+
+
+def show_row(row: Mapping[str, Any], title: str, as_json: bool) -> None:
+    """One measurement: a line per quantity, or a JSON object."""
+    if as_json:
+        typer.echo(json.dumps({name: _finite(value) for name, value in row.items()}))
+        return
+    table = Table(title=title, show_header=False)
+    for name, value in row.items():
+        table.add_row(name.replace("_", " "), _cell_text(_finite(value)))
+    show_table(table)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for what could not be measured but null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cell_text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,141 @@
+"""The verb `leanfed plan`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leanfed.cli.display import screen
+from leanfed.cli.display_plan import draw_plan, show_plan, show_what_if, working
+from leanfed.errors import InputError
+
+if TYPE_CHECKING:
+    from leanfed.allocation.cells import Source
+
+
+def plan(
+    problem: Annotated[Path | None, typer.Argument(help="Problem file (JSON); or use --fleet.")] = None,
+    solver: Annotated[str, typer.Option(help="certified, dca, equal, fixed, fastest or random.")] = "certified",
+    payload: Annotated[str, typer.Option(help="Bits of an upload: exact, or the paper's count (paper).")] = "exact",
+    fleet: Annotated[
+        str | None, typer.Option(help="Plan for this fleet instead of a file: paper, or a fleet as CSV or Parquet.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Sizes and limits that go with --fleet: lenet5 or resnet18.")] = "lenet5",
+    clients: Annotated[int | None, typer.Option(min=1, help="Take only (or draw) so many clients.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the paper's fleet and of the random solver.")] = 0,
+    radius_m: Annotated[float | None, typer.Option(help="Radius of the cell that --fleet paper draws; 200.")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one field of the problem, for example --set k_min=0.05")
+    ] = None,
+    what_if: Annotated[
+        str | None, typer.Option(help="Solve once per value, for example bandwidth_hz=5e6,1e7 or clients=50,100")
+    ] = None,
+    k: Annotated[float, typer.Option(min=0, max=1, help="The k that fixed and fastest aim at.")] = 0.5,
+    r: Annotated[float, typer.Option(min=0, max=1, help="The r that fixed and fastest aim at.")] = 0.5,
+    save: Annotated[Path | None, typer.Option(help="Write the problem that was solved to this file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw k, r and the shares over the cell (PNG).")] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Show every client, however many there are.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for machines, and nothing else.")
+    ] = False,
+) -> None:
+    """Plan one round: who sends how much (k), keeps how much of its head (r), and gets which share of the band.
+
+    Example: leanfed plan --fleet paper --clients 20 --picture cell.png
+    """
+    from leanfed.allocation.what_if import parse_change, parse_question
+
+    source = _plan_source(problem, fleet, model, clients, seed, radius_m)
+    changes = dict(parse_change(text) for text in change or [])
+    options: dict[str, Any] = {"solver": solver, "payload": payload}
+    options |= {"k": k, "r": r} if solver in ("fixed", "fastest") else {}
+    options |= {"seed": seed} if solver == "random" else {}
+    if what_if is not None:
+        if save is not None or picture is not None:
+            raise InputError("--what-if solves many problems, but --save and --picture are for one. Leave them out.")
+        _answer(source, *parse_question(what_if), changes, options, as_json)
+    else:
+        _plan_once(source, changes, options, save=save, picture=picture, everyone=everyone, as_json=as_json)
+
+
+def _plan_source(
+    problem: Path | None, fleet: str | None, model: str, clients: int | None, seed: int, radius_m: float | None
+) -> Source:
+    """Where the problem comes from: exactly one of file and fleet."""
+    from leanfed.allocation.cells import from_file, from_fleet
+
+    if problem is not None and fleet is None:
+        if radius_m is not None:
+            raise InputError(f"--radius-m is for --fleet paper, but {problem} holds its clients. Leave it out.")
+        return from_file(problem, clients=clients)
+    if fleet is not None and problem is None:
+        return from_fleet(fleet, model=model, clients=clients, seed=seed, radius_m=radius_m)
+    given = "neither is given" if problem is None else "both are given"
+    raise InputError(f"A plan needs a problem file or --fleet, but {given}. For example: leanfed plan --fleet paper")
+
+
+def _plan_once(
+    source: Source,
+    changes: dict[str, Any],
+    options: dict[str, Any],
+    *,
+    save: Path | None,
+    picture: Path | None,
+    everyone: bool,
+    as_json: bool,
+) -> None:
+    """Solve, show, draw and save one problem."""
+    from leanfed.allocation.cells import Cell, save_problem
+    from leanfed.allocation.plan import plan as solve
+    from leanfed.allocation.warm import load
+
+    cell = source(None)
+    cell = Cell(cell.problem.with_(**changes), cell.distance_m) if changes else cell
+    if save is not None:
+        save_problem(save, cell.problem)
+    with working("solving (the first use compiles)", quiet=as_json):
+        load()
+        solution = solve(cell.problem, **options)
+    if picture is not None:
+        draw_plan(picture, cell, solution)
+    if as_json:
+        typer.echo(json.dumps(solution.to_json()))
+    else:
+        show_plan(cell.problem, solution, everyone=everyone)
+        for name, path in (("problem", save), ("picture", picture)):
+            if path is not None:
+                screen.print(f"{name}: {path}", highlight=False, soft_wrap=True)
+    raise typer.Exit(_exit_code([str(solution.status)]))
+
+
+def _answer(
+    source: Source,
+    field: str,
+    values: list[float | None],
+    changes: dict[str, Any],
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Solve one problem per value of a what-if question."""
+    from leanfed.allocation.warm import load
+    from leanfed.allocation.what_if import what_if as ask
+
+    with working("solving", quiet=as_json) as tell:
+        load()
+        rows = ask(source, field, values, changes=changes, progress=tell, **options)
+    if as_json:
+        typer.echo(json.dumps(rows))
+    else:
+        show_what_if(field, rows)
+    raise typer.Exit(_exit_code([row["status"] for row in rows]))
+
+
+def _exit_code(statuses: Sequence[str]) -> int:
+    """0 where anything was solved, 3 where nothing is feasible, 1 where the solver failed us."""
+    if {"solved", "step_limit"} & set(statuses):
+        return 0
+    return 3 if "infeasible" in statuses else 1

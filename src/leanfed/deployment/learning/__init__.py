@@ -1,0 +1,1 @@
+"""What server and nodes of a fleet do in a round; free of keys and processes."""

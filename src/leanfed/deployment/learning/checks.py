@@ -1,0 +1,73 @@
+"""What the server dares to use: an answer is taken whole or refused with a reason; nothing in between."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+from leanfed.algorithms.base import Upload
+from leanfed.compression.frame import OVERHEAD_BYTES, FrameError, bitmap_bytes
+from leanfed.compression.values import NotFiniteError
+from leanfed.deployment.learning.messages import Answer, MessageError, Order
+from leanfed.rounds.wire import from_frame
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an honest answer to an order looks like."""
+
+    order: Order
+    size: int  # entries of the shared vector
+    entries: int  # of which so many are sent
+    mask: bool
+    value_bytes: int
+    last_frame: str | None  # SHA-256 of the client's last accepted update
+
+    @property
+    def most_bytes(self) -> int:
+        """No honest frame is longer: header, a bit per entry, every value."""
+        values = 0 if self.mask else self.entries * self.value_bytes
+        return OVERHEAD_BYTES + bitmap_bytes(self.size) + values
+
+
+def check_answer(answer: Answer, expected: Expected) -> None:
+    """Refuse an answer that is not one to this order."""
+    order = expected.order
+    if answer.run != order.run:
+        raise MessageError("stale", f"it is of run {answer.run[:16]!r}, not of {order.run!r}")
+    if answer.round != order.round:
+        raise MessageError("stale", f"it is of round {answer.round}, the order was of round {order.round}")
+    if answer.token != order.token:
+        raise MessageError("replayed", "it repeats the token of another order")
+    if answer.client != order.client:
+        raise MessageError("malformed", f"it says client {answer.client}, the order was for client {order.client}")
+    if order.evaluate and (answer.accuracy is None or answer.test_loss is None):
+        raise MessageError("malformed", "it has no test result, though one was asked for")
+
+
+def read_update(answer: Answer, expected: Expected) -> Upload:
+    """The update inside an answer, or a `MessageError`."""
+    if answer.loss is None or answer.samples is None:
+        raise MessageError("malformed", "it has no loss or no count of samples")
+    if len(answer.frame) > expected.most_bytes:
+        raise MessageError("oversized", f"{len(answer.frame)} bytes, where {expected.most_bytes} are the most")
+    try:
+        upload = from_frame(answer.frame, max_size=expected.size, mask=expected.mask)
+    except NotFiniteError as error:
+        raise MessageError("not-finite", str(error)) from error
+    except FrameError as error:
+        raise MessageError("malformed", str(error)) from error
+    if upload.size != expected.size:
+        raise MessageError("wrong-size", f"a vector of {upload.size} entries, where the model has {expected.size}")
+    if upload.entries != expected.entries:
+        raise MessageError("wrong-size", f"{upload.entries} entries, where the order asked for {expected.entries}")
+    if digest(answer.frame) == expected.last_frame and not expected.mask and bool(torch.any(upload.values)):
+        raise MessageError("replayed", "it is the client's last update, byte for byte")
+    return upload
+
+
+def digest(frame: bytes) -> str:
+    """SHA-256 of a frame."""
+    return hashlib.sha256(frame).hexdigest()

@@ -1,0 +1,45 @@
+"""The ClientApp: unpack, delegate, pack. torch is loaded by the first message that needs it."""
+
+from __future__ import annotations
+
+from leanfed.deployment.operations.extra import require_flower
+
+require_flower()
+
+from flwr.app import Context, Message  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say who this node is."""
+    from leanfed.deployment.learning.config import node_config, run_config
+    from leanfed.deployment.learning.messages import Question, pack, unpack
+    from leanfed.deployment.learning.work import greet
+
+    config = run_config(context.run_config)
+    question = unpack(message.content, "question", Question)
+    hello, device = greet(question.run, config.settings, node_config(context.node_config, config))
+    return Message(pack(hello=hello, device=device), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Carry out an order: test if asked, train if asked."""
+    from leanfed.deployment.learning.config import node_config, run_config
+    from leanfed.deployment.learning.messages import ORDER, Order, base_frame, pack, unpack
+    from leanfed.deployment.learning.work import carry_out
+
+    config = run_config(context.run_config)
+    order = unpack(message.content, ORDER, Order)
+    node = node_config(context.node_config, config)
+    answer, device = carry_out(order, base_frame(message.content), config.settings, node)
+    return Message(pack(answer=answer, device=device), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """An order without training."""
+    return train(message, context)

@@ -1,0 +1,121 @@
+"""What a run and a node are told: Flower's flat key-value tables as checked records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError
+
+from leanfed.errors import SettingsError, nearest
+from leanfed.records import Section
+from leanfed.runs.settings import Settings
+
+T = TypeVar("T", bound=Section)
+Value = bool | int | float | str
+
+
+class RunConfig(Section):
+    """The run-config of a run: what `flwr run` was given. Keys are written with dashes there."""
+
+    settings: str = ""
+    """The experiment as one JSON text."""
+    run_folder: str = ""
+    """Where the server keeps the run; an absolute path."""
+    resume: bool = False
+    """Go on with the run in run_folder."""
+    audit: str = ""
+    """The audit log; empty: audit.jsonl in the run folder."""
+    nodes: int = Field(default=0, ge=0)
+    """Nodes to wait for before the first round; 0: one per client."""
+    join_s: float = Field(default=300.0, gt=0)
+    """How long to wait for them; then the run begins with those who came."""
+    deadline_s: float = Field(default=120.0, gt=0)
+    """Seconds until a round goes on without those who have not answered."""
+    quorum: float = Field(default=0.5, gt=0, le=1)
+    """Share of a round's participants, the absent counted in, whose updates must be there by then."""
+    attempts: int = Field(default=5, ge=1)
+    """How often a round without quorum is tried before the run stops."""
+    offences: int = Field(default=3, ge=1)
+    """Refused updates after which a node is set aside."""
+    poll_s: float = Field(default=0.5, gt=0)
+    """Seconds between two looks at the mail."""
+    fleet: Literal["measured", "profile"] = "measured"
+    """What plans are made from: the devices' reports, or the fleet of the settings."""
+    store: str = ""
+    """Where virtual nodes keep their stores."""
+    data_dir: str = ""
+    """Where virtual nodes find their data."""
+
+
+class NodeConfig(Section):
+    """The node-config of a node."""
+
+    client_id: int = Field(ge=0)
+    """Which client of the settings this node is."""
+    store: str = Field(min_length=1)
+    """The node's own folder."""
+    data_dir: str = ""
+    """Where its data sets are."""
+    data: Literal["dealt", "own"] = "dealt"
+    """Its share of the whole data set, or all that data_dir holds."""
+
+    @property
+    def data_root(self) -> Path | None:
+        """The data folder; nothing where LEANFED_DATA decides."""
+        return Path(self.data_dir) if self.data_dir else None
+
+
+def run_config(values: Mapping[str, Any]) -> RunConfig:
+    """The checked run-config; refusals name the key as it is written there."""
+    return _checked(RunConfig, values, "run-config")
+
+
+def node_config(values: Mapping[str, Any], run: RunConfig) -> NodeConfig:
+    """The checked node-config; a virtual node of Flower's simulation has its number and the run's own store."""
+    if "partition-id" in values:
+        if not run.store:
+            raise SettingsError("A simulated fleet needs a place for its nodes' state. Set run-config key 'store'.")
+        number = values["partition-id"]
+        values = {"client-id": number, "store": f"{run.store}/node-{number}", "data-dir": run.data_dir}
+    return _checked(NodeConfig, values, "node-config")
+
+
+def defaults() -> dict[str, Value]:
+    """Every run-config key with its default, as the app folder must list them."""
+    return {name.replace("_", "-"): value for name, value in RunConfig().model_dump().items()}
+
+
+def read_settings(text: str) -> Settings:
+    """The experiment from its JSON text."""
+    if not text:
+        raise SettingsError("The run has no settings. Set run-config key 'settings', or resume = true.")
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        why = f"run-config key 'settings' is not JSON ({error}). `leanfed deploy run` writes it."
+        raise SettingsError(why) from error
+    settings = Settings.from_values(values, "run-config key 'settings'")
+    if settings.task.statistics == "shared":
+        raise SettingsError("task.statistics = 'shared' is for simulations; a fleet sends updates only. Set 'private'.")
+    if settings.radio.value_bits == 64:
+        raise SettingsError("radio.value_bits = 64, but updates travel with 32- or 16-bit values. Set one of those.")
+    return settings
+
+
+def _checked(kind: type[T], values: Mapping[str, Any], source: str) -> T:
+    """A record of Flower's table, keys with underscores."""
+    names = {key: key.replace("-", "_") for key in values}
+    for key, name in names.items():
+        if name not in kind.model_fields:
+            known = [field.replace("_", "-") for field in kind.model_fields]
+            raise SettingsError(f"{source}: unknown key {key!r}: {nearest(key, known)}")
+    try:
+        return kind.model_validate({name: values[key] for key, name in names.items()})
+    except ValidationError as error:
+        detail = error.errors()[0]
+        key = str(detail["loc"][0]).replace("_", "-")
+        given = "" if detail["type"] == "missing" else f" is {detail['input']!r}, but"
+        raise SettingsError(f"{source}: {key}{given} {detail['msg'][:1].lower()}{detail['msg'][1:]}.") from None

@@ -1,0 +1,110 @@
+"""A round as rows: what the model predicted beside what was measured, in the columns of every run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from leanfed.algorithms.base import ServerState
+from leanfed.deployment.learning.inbox import Accepted
+from leanfed.records import RoundPlan
+from leanfed.rounds.costs import Accountant
+from leanfed.rounds.engine import RoundOutcome
+from leanfed.rounds.evaluation import Evaluation
+from leanfed.rounds.loop import client_columns, evaluation_columns, round_row, typed_frame
+
+# Measured beside the model's latency_s, communication_s, computation_s and energy_j:
+#   elapsed_s   from sending orders to the last (round) or this (client) answer
+#   train_s     on the device;  ready_s to load data, head and base;  test_s to evaluate
+#   upload_s    until the server saw the answer, less what an empty answer of the node takes
+#   frame_bytes of the coded update;  message_bytes of the whole answer
+#   measured_j  where the platform tells
+
+
+@dataclass
+class Held:
+    """The last round's rows, until the next round brings the test of its model."""
+
+    row: dict[str, Any]
+    columns: dict[str, list[Any]]
+    due: bool  # whether that test is wanted
+    evaluations: dict[str, list[Any]] = field(default_factory=lambda: _lists(evaluation_columns(0, None)))
+
+    def complete(self, tested: Mapping[int, tuple[float, float]], gamma: Mapping[int, float], per_client: bool) -> None:
+        """Fill in the test results of those who sent one, gamma renormalised over them."""
+        if not self.due or not tested:
+            return
+        clients = sorted(tested)
+        weights = np.array([gamma[client] for client in clients])
+        accuracy, loss = np.array([tested[client] for client in clients]).T
+        result = Evaluation(accuracy, loss, weights / weights.sum())
+        self.row |= {"accuracy": result.accuracy, "loss": result.loss, "worst_decile": result.worst_decile}
+        self.row["tested"] = len(clients)
+        self.evaluations = _lists(evaluation_columns(self.row["round"], result, clients))
+        if per_client:
+            self.columns["accuracy"] = [tested.get(client, (None,))[0] for client in self.columns["client"]]
+
+    def frames(self) -> dict[str, pl.DataFrame]:
+        """As tables."""
+        return {
+            "rounds": typed_frame({name: [value] for name, value in self.row.items()}),
+            "clients": typed_frame(self.columns),
+            "evaluations": typed_frame(self.evaluations),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def outcome_of(server: ServerState, accepted: Mapping[int, Accepted]) -> RoundOutcome:
+    """The round's columns in client order."""
+    answers = [accepted[client] for client in sorted(accepted)]
+    return RoundOutcome(
+        server,
+        loss=np.array([one.answer.loss for one in answers], dtype=float),
+        samples=np.array([one.answer.samples for one in answers], dtype=np.int64),
+        entries=np.array([one.upload.entries for one in answers], dtype=np.int64),
+        coded_bits=np.array([8.0 * len(one.answer.frame) for one in answers]),
+    )
+
+
+def rows_of(
+    plan: RoundPlan,
+    outcome: RoundOutcome,
+    accountant: Accountant,
+    accepted: Mapping[int, Accepted],
+    *,
+    counts: Mapping[str, int],
+    elapsed_s: float,
+    due: bool,
+) -> Held:
+    """Prediction and reality of one round; `plan` holds those whose updates were applied."""
+    bill = accountant.bill(plan, outcome)
+    answers = [accepted[client] for client in plan.participants]
+    row = {**round_row(accountant.world, plan, outcome, None), **bill.round_row(), "elapsed_s": elapsed_s}
+    row |= {"message_bytes": float(sum(one.message_bytes for one in answers)), "tested": 0}
+    row |= {name: counts.get(name, 0) for name in ("refused", "late", "lost")}
+    columns = {**client_columns(plan, outcome, None), **bill.client_columns()}
+    columns |= {
+        "elapsed_s": [one.elapsed_s for one in answers],
+        "ready_s": [one.answer.ready_s for one in answers],
+        "train_s": [one.answer.train_s for one in answers],
+        "test_s": [one.answer.test_s for one in answers],
+        "upload_s": [one.upload_s for one in answers],
+        "frame_bytes": [float(len(one.answer.frame)) for one in answers],
+        "message_bytes": [float(one.message_bytes) for one in answers],
+        "measured_j": [one.device.step_j for one in answers],
+    }
+    return Held(row, _lists(columns), due)
+
+
+def _lists(columns: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Columns as plain values."""
+    return {
+        name: values.tolist() if isinstance(values, np.ndarray) else list(values) for name, values in columns.items()
+    }

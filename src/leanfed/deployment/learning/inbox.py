@@ -1,0 +1,141 @@
+"""One round's mail, sorted: accepted, refused, late, lost. Every decision goes into the audit log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+
+from leanfed.algorithms.base import Upload
+from leanfed.deployment.door.audit import Audit
+from leanfed.deployment.learning.checks import check_answer, digest, read_update
+from leanfed.deployment.learning.members import Member, Members
+from leanfed.deployment.learning.messages import ANSWER, Answer, Device, Hello, MessageError, unpack, wire_bytes
+from leanfed.deployment.learning.post import Delivery
+
+SHORTEST_UPLOAD_S = 0.25  # what polling can tell apart; a faster upload counts as this long
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """An update that will be applied, and what it took to get it."""
+
+    answer: Answer
+    device: Device
+    upload: Upload
+    elapsed_s: float  # from sending the order to seeing the answer
+    upload_s: float
+    message_bytes: int  # of the whole answer
+
+
+@dataclass
+class Inbox:
+    """Takes deliveries in any order; `round` and `tokens` say which are awaited now."""
+
+    members: Members
+    audit: Audit
+    offences: int
+    clients: int
+    round: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)  # token -> client
+    accepted: dict[int, Accepted] = field(default_factory=dict)
+    tested: dict[int, tuple[float, float]] = field(default_factory=dict)  # client -> (accuracy, loss)
+    counts: Counter[str] = field(default_factory=Counter)  # of this round
+    totals: Counter[str] = field(default_factory=Counter)  # of the run
+
+    def open_round(self, number: int) -> None:
+        """Forget the last round's updates; what is still under way is late from now on."""
+        self.round = number
+        self.waiting, self.accepted, self.counts = {}, {}, Counter()
+
+    def take(self, delivery: Delivery, online: set[int]) -> None:
+        """Sort one delivery."""
+        expected, node = delivery.sent.letter.expected, delivery.sent.letter.node
+        if expected is None:
+            self._take_hello(delivery, node, online)
+            return
+        order = expected.order
+        awaited = self.waiting.pop(order.token, None) is not None
+        member = self.members[order.client]
+        facts = {"round": order.round, "client": order.client, "node": node}
+        if not awaited:
+            self._count("late", **facts, seconds=round(delivery.waited_s, 3))
+        elif delivery.message is None or delivery.message.has_error():
+            self._count("lost", **facts, why=_what_went_wrong(delivery.message))
+        else:
+            try:
+                self._accept(delivery, delivery.message, member)
+            except MessageError as error:
+                self._refuse(member, error, **facts)
+
+    def _accept(self, delivery: Delivery, message: Message, member: Member) -> None:
+        """Use an answer, or raise what speaks against it."""
+        expected = delivery.sent.letter.expected
+        assert expected is not None
+        answer, device = unpack(message.content, ANSWER, Answer), unpack(message.content, "device", Device)
+        check_answer(answer, expected)
+        upload = read_update(answer, expected) if expected.order.train else None
+        member.device = device
+        if answer.accuracy is not None and answer.test_loss is not None and expected.order.evaluate:
+            self.tested[member.client] = (answer.accuracy, answer.test_loss)
+        if answer.store != "kept":
+            facts = {"round": expected.order.round, "client": member.client, "node": member.node}
+            self.audit.write(f"store_{answer.store}", **facts)
+        if upload is None:
+            return
+        upload_s = max(delivery.arrived_at - answer.sent_at - (member.wait_s or 0.0), SHORTEST_UPLOAD_S)
+        size = wire_bytes(message.content)
+        member.upload_bit_per_s, member.upload_share = 8 * size / upload_s, expected.order.share
+        self.accepted[member.client] = Accepted(answer, device, upload, delivery.waited_s, upload_s, size)
+        self._count(
+            "accepted",
+            round=expected.order.round,
+            client=member.client,
+            node=member.node,
+            bytes=len(answer.frame),
+            sha256=digest(answer.frame),
+        )
+
+    def _refuse(self, member: Member, error: MessageError, **facts: object) -> None:
+        """Count a bad answer against its node; too many set the node aside."""
+        self._count("refused", **facts, kind=error.kind, why=str(error))
+        self.totals[f"refused.{error.kind}"] += 1
+        member.offences += 1
+        if member.offences >= self.offences and not member.set_aside:
+            member.set_aside = True
+            self._count("set_aside", **facts, offences=member.offences)
+
+    def _take_hello(self, delivery: Delivery, node: int, online: set[int]) -> None:
+        """Let a node join, if it is who it can be."""
+        message = delivery.message
+        if message is None or message.has_error():
+            self.members.asked.discard(node)  # it is asked again when it is seen again
+            self._count("lost", node=node, why=_what_went_wrong(message))
+            return
+        try:
+            hello, device = unpack(message.content, "hello", Hello), unpack(message.content, "device", Device)
+            self._refuse_impostor(hello, node, online)
+        except MessageError as error:
+            self._count("refused", node=node, kind=error.kind, why=str(error))
+            return
+        member = self.members.join(hello, device, node, delivery.arrived_at - hello.sent_at)
+        self._count("joined", node=node, client=member.client, samples=member.samples, store_round=hello.round)
+
+    def _refuse_impostor(self, hello: Hello, node: int, online: set[int]) -> None:
+        """One client, one node; a client's node may change only when the old one is gone."""
+        if hello.client >= self.clients:
+            raise MessageError("unknown-client", f"client {hello.client}, but the settings have {self.clients}")
+        known = self.members.by_client.get(hello.client)
+        if known is not None and known.node != node and known.node in online:
+            self.members.asked.discard(node)
+            raise MessageError("taken", f"client {hello.client} is node {known.node}, which is online")
+
+    def _count(self, event: str, **facts: object) -> None:
+        self.counts[event] += 1
+        self.totals[event] += 1
+        self.audit.write(event, **facts)
+
+
+def _what_went_wrong(message: Message | None) -> str:
+    return "no answer in time" if message is None else str(message.error.reason or message.error.code)

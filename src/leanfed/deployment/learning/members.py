@@ -1,0 +1,79 @@
+"""Who is there: one member per client, with what the server must remember of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from leanfed.deployment.learning.messages import Device, Hello
+
+
+@dataclass
+class Member:
+    """A client and the node that it runs on."""
+
+    client: int
+    node: int
+    samples: int
+    test_samples: int
+    majority_guess: float
+    device: Device
+    applied: int = -1  # its last round that was applied
+    applied_token: str = ""  # and the token of that order
+    last_frame: str | None = None  # SHA-256 of that update
+    offences: int = 0
+    set_aside: bool = False
+    wait_s: float | None = None  # between answering and our seeing it, of an answer with nothing in it
+    upload_bit_per_s: float | None = None  # of its last update
+    upload_share: float = 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "device": self.device.model_dump()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Member:
+        """Back from them."""
+        return cls(**{**values, "device": Device.model_validate(values["device"])})
+
+
+@dataclass
+class Members:
+    """All clients that have joined; nodes that were answered with a refusal are remembered too."""
+
+    by_client: dict[int, Member] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)  # nodes that got the question
+    greeted: set[int] = field(default_factory=set)  # nodes that answered it, since the server was started
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(sorted(self.by_client.values(), key=lambda member: member.client))
+
+    def __len__(self) -> int:
+        return len(self.by_client)
+
+    def __getitem__(self, client: int) -> Member:
+        return self.by_client[client]
+
+    def join(self, hello: Hello, device: Device, node: int, wait_s: float) -> Member:
+        """Add a client, or give a known one its new node; what the server remembers of it stays."""
+        known = self.by_client.get(hello.client)
+        member = Member(hello.client, node, hello.samples, hello.test_samples, hello.majority_guess, device)
+        member.wait_s = wait_s
+        if known is not None:
+            member.applied, member.applied_token = known.applied, known.applied_token
+            member.last_frame = known.last_frame
+            member.offences, member.set_aside = known.offences, known.set_aside
+            member.upload_bit_per_s, member.upload_share = known.upload_bit_per_s, known.upload_share
+        self.by_client[hello.client] = member
+        self.greeted.add(node)
+        return member
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """As plain values."""
+        return [member.to_json() for member in self]
+
+    @classmethod
+    def from_json(cls, rows: list[dict[str, Any]]) -> Members:
+        """Back from them; every node is asked again."""
+        return cls({row["client"]: Member.from_json(row) for row in rows})

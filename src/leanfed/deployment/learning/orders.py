@@ -1,0 +1,58 @@
+"""Everybody's order of a round, and what an honest answer to it looks like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from leanfed.deployment.learning.checks import Expected
+from leanfed.deployment.learning.members import Member
+from leanfed.deployment.learning.messages import Order
+from leanfed.records import RoundPlan
+from leanfed.rounds.loop import shares_of
+from leanfed.rounds.world import World
+
+NOTHING = (0.0, 0.0, 0.0, 0)  # k, r, share and entries of a client that only tests
+
+
+def make_orders(
+    run: str,
+    number: int,
+    members: Iterable[Member],
+    plan: RoundPlan | None,
+    world: World,
+    *,
+    evaluate: bool,
+    value_bits: int,
+) -> list[Expected]:
+    """Training for the plan's participants; where a test is due, a test for everybody, participants before training."""
+    given = _given(plan, world) if plan is not None else {}
+    expected = []
+    for member in members:
+        if member.client not in given and not evaluate:
+            continue
+        k, r, share, entries = given.get(member.client, NOTHING)
+        order = Order(
+            run=run,
+            token=os.urandom(16).hex(),
+            round=number,
+            client=member.client,
+            applied=member.applied,
+            applied_token=member.applied_token,
+            train=member.client in given,
+            evaluate=evaluate,
+            k=k,
+            r=r,
+            share=share,
+        )
+        mask = world.algorithm.upload_form == "mask"
+        size = world.split.shared_size
+        expected.append(Expected(order, size, entries, mask, value_bits // 8, member.last_frame))
+    return expected
+
+
+def _given(plan: RoundPlan, world: World) -> dict[int, tuple[float, float, float, int]]:
+    """client -> (k, r, share, entries)."""
+    entries = world.algorithm.entries(world.split, plan.k, plan.r)
+    columns = zip(plan.k.tolist(), plan.r.tolist(), shares_of(plan).tolist(), entries.tolist(), strict=True)
+    return dict(zip(plan.participants, columns, strict=True))

@@ -1,0 +1,105 @@
+"""Planning for devices that are really there: the simulator's planner over the nodes' own reports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from leanfed.deployment.learning.reported_fleet import ReportedFleet
+from leanfed.records import Floats
+from leanfed.rounds.costs import Accountant
+from leanfed.rounds.planning import Planned, Planner
+from leanfed.rounds.world import World
+from leanfed.runs.settings import Settings
+from leanfed.tasks.datasets import DATASETS
+from leanfed.tasks.models import MODELS
+from leanfed.tasks.partition import Partition
+from leanfed.tasks.task import Images, Task
+
+
+@dataclass(frozen=True)
+class FarTask(Task):
+    """A task whose samples are elsewhere: the server knows how many each client has, and no more."""
+
+    guesses: Floats = field(default_factory=lambda: np.zeros(0))
+
+    @cached_property
+    def majority_guess(self) -> Floats:
+        """As the clients report it."""
+        return self.guesses
+
+
+@dataclass(frozen=True)
+class FleetWorld(World):
+    """A world in which only those take part who are there."""
+
+    available: set[int] = field(default_factory=set)
+
+    def cohort(self, round_number: int) -> tuple[int, ...]:
+        """Those of the settings' cohort who are there."""
+        return tuple(client for client in self.wanted(round_number) if client in self.available)
+
+    def wanted(self, round_number: int) -> tuple[int, ...]:
+        """The settings' cohort, there or not."""
+        return super().cohort(round_number)
+
+
+def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[int, float]) -> FleetWorld:
+    """The server's world: clients with their reported sample counts, none where nobody has reported."""
+    clients = settings.task.partition.clients
+    counts = [samples.get(client, 0) for client in range(clients)]
+    rows = tuple(np.arange(count) for count in counts)
+    task = FarTask(
+        settings.task,
+        settings.seed,
+        _no_images(settings),
+        _no_images(settings),
+        Partition(rows, rows),
+        np.array([guesses.get(client, 0.0) for client in range(clients)]),
+    )
+    return FleetWorld(task, settings.algorithm, settings.training, settings.participation)
+
+
+def _no_images(settings: Settings) -> Images:
+    spec = DATASETS[settings.task.dataset]
+    shape = (0, *(MODELS[settings.task.model].input_shape or ()))  # nothing is looked at, of pictures or of texts
+    mean, deviation = (torch.tensor(values).reshape(-1, 1, 1) for values in (spec.mean, spec.deviation))
+    return Images(np.zeros(shape, dtype=np.uint8), np.zeros(0, dtype=np.int64), mean, deviation)
+
+
+class FleetPlanner:
+    """The planner of a run with what it stands on; plans again from where it was when a round is tried again."""
+
+    def __init__(self, settings: Settings, world: FleetWorld, *, measured: bool) -> None:
+        self.world = world
+        self.accountant = Accountant(settings.radio, world)
+        self.reports = ReportedFleet(settings.radio, world, self.accountant.fleet) if measured else None
+        if self.reports is not None:
+            self.accountant.fleet = self.reports
+        self.planner = Planner(settings.allocation, self.accountant, settings.rounds)
+        self._before = self.planner.memory()
+
+    def plan(self, number: int, available: Collection[int]) -> Planned | None:
+        """The plan of a round for those who are there; nothing where none of its cohort is."""
+        self.world.available.clear()
+        self.world.available.update(available)
+        if not self.world.cohort(number):
+            return None
+        if self.reports is not None:
+            self.reports.renew(number)
+        self._before = self.planner.memory()
+        return self.planner.plan(number)
+
+    def undo(self) -> None:
+        """Forget the last plan: its round did not come about."""
+        self.planner.remember(self._before)
+
+    def done(self, number: int, accepted: Collection[int]) -> None:
+        """Count who really took part."""
+        absent = np.array(self._before["absent"]) + 1
+        absent[list(accepted)] = 0
+        self.planner.remember({**self.planner.memory(), "next": number + 1, "absent": absent.tolist()})

@@ -1,0 +1,321 @@
+"""The server's loop: learn who is there, plan, send orders, collect until the deadline, check, aggregate, record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from flwr.serverapp import Grid
+
+from leanfed.compression.codec import encode
+from leanfed.deployment.door.audit import Audit
+from leanfed.deployment.learning.checks import digest
+from leanfed.deployment.learning.config import RunConfig
+from leanfed.deployment.learning.fleet_rows import Held, outcome_of, rows_of
+from leanfed.deployment.learning.inbox import Accepted, Inbox
+from leanfed.deployment.learning.members import Members
+from leanfed.deployment.learning.messages import Question, base_record, pack
+from leanfed.deployment.learning.orders import make_orders
+from leanfed.deployment.learning.planning import FleetPlanner, far_world
+from leanfed.deployment.learning.post import Clock, Letter, Post
+from leanfed.deployment.learning.reported_fleet import Seen
+from leanfed.errors import LeanfedError
+from leanfed.records import RoundPlan
+from leanfed.results import RunFolder
+from leanfed.rounds.checkpoint import Checkpoints
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.loop import Progress
+from leanfed.rounds.planning import Planned
+from leanfed.runs.build import arrived, finish_folder
+from leanfed.runs.settings import Settings
+
+GRACE_S = 5.0  # a letter lives this much longer than the round that it is for
+
+
+class NoQuorumError(LeanfedError):
+    """A round could not be completed; the run can be resumed."""
+
+
+class FleetServer:
+    """One run over a fleet. Its folder is like a simulated run's, and so is what it holds."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        config: RunConfig,
+        settings: Settings,
+        folder: RunFolder,
+        run: str,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config
+        self.settings = settings
+        self.folder = folder
+        self.run_name = run
+        self.clock = clock or Clock()
+        self.post = Post(grid, self.clock)
+        audit = Audit(Path(config.audit) if config.audit else folder.path / "audit.jsonl")
+        self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.clients)
+        self.planner: FleetPlanner | None = None
+        self.held: Held | None = None
+        self._arrived = False  # at the accuracy where the run is to end
+        self._counted: dict[int, int] = {}  # the sample counts that the planner stands on
+
+    def play(self) -> None:
+        """All rounds that are left, then the last test and the final files."""
+        checkpoints = Checkpoints(self.folder.checkpoint, self.run_name)
+        with closing(checkpoints):
+            progress = self._load(checkpoints)
+            self.inbox.audit.write("run", run=self.run_name, round=progress.round, resumed=progress.round > 0)
+            self._gather()
+            while progress.round < self.settings.rounds and not self._arrived:
+                progress = self._round(progress, checkpoints)
+            self._finish(progress, checkpoints)
+
+    # Joining
+
+    def _gather(self) -> None:
+        """Wait for the fleet, or for as long as the settings say."""
+        wanted = self.config.nodes or self.inbox.clients
+        end = self.clock.steady() + self.config.join_s
+        while self._present() < wanted and self.clock.steady() < end:
+            self._greet(end - self.clock.steady())
+            self._collect()
+            if self._present() < wanted:
+                self.clock.sleep(self.config.poll_s)
+        if not self._present():
+            raise NoQuorumError(f"No node joined within {self.config.join_s:g} s. Start nodes, then resume the run.")
+
+    def _present(self) -> int:
+        """Clients whose node has said hello in this run of the server."""
+        return sum(member.node in self.inbox.members.greeted for member in self.inbox.members)
+
+    def _greet(self, ttl_s: float) -> None:
+        """Ask nodes that are new here who they are; their answers are taken whenever they come."""
+        members = self.inbox.members
+        new = sorted(self.post.online() - members.asked)
+        question = pack(question=Question(run=self.run_name))
+        letters = [Letter(node, question, "query", "hello") for node in new]
+        members.asked.update(new)
+        for letter in self.post.send(letters, max(ttl_s, GRACE_S)):
+            members.asked.discard(letter.node)
+
+    def _collect(self) -> None:
+        """Take what has come."""
+        deliveries = self.post.collect()
+        online = self.post.online() if any(one.sent.letter.expected is None for one in deliveries) else set()
+        for delivery in deliveries:
+            self.inbox.take(delivery, online)
+
+    def _available(self) -> list[int]:
+        """Clients that can be given an order now."""
+        ready = (self.post.online() & self.inbox.members.greeted) - self.post.busy()
+        return [member.client for member in self.inbox.members if member.node in ready and not member.set_aside]
+
+    # Rounds
+
+    def _round(self, progress: Progress, checkpoints: Checkpoints) -> Progress:
+        """One exchange; tried again until a quorum answers."""
+        for attempt in range(self.config.attempts):
+            began = self.clock.steady()
+            planned = self._plan(progress.round)
+            if planned is not None:
+                self._exchange(progress, planned.plan)
+                if len(self.inbox.accepted) >= self._needed(planned.plan):
+                    return self._apply(progress, planned, checkpoints, self.clock.steady() - began)
+                self._planner().undo()
+            there = len(planned.plan.participants) if planned else 0
+            facts = {"round": progress.round, "attempt": attempt, "asked": there, "answered": len(self.inbox.accepted)}
+            self.inbox.audit.write("no_quorum", **facts)
+            self.folder.log("no_quorum", **facts)
+        raise NoQuorumError(
+            f"Round {progress.round} had no quorum ({self.config.quorum:g} of its participants) in "
+            f"{self.config.attempts} attempts. Bring nodes back, then resume the run: nothing is lost."
+        )
+
+    def _needed(self, plan: RoundPlan) -> int:
+        """The quorum: a share of the participants and of those who would have been, had they been there."""
+        world, members = self._planner().world, self.inbox.members.by_client
+        known = [client for client in world.wanted(plan.round) if client in members and not members[client].set_aside]
+        missing = [client for client in known if client not in world.available]
+        return math.ceil(self.config.quorum * (len(plan.participants) + len(missing)))
+
+    def _plan(self, number: int) -> Planned | None:
+        """The plan for those who are there; waits as long as a round takes for somebody to be."""
+        end = self.clock.steady() + self.config.deadline_s
+        while True:
+            self._greet(self.config.deadline_s)
+            self._collect()
+            available = self._available()
+            planned = self._planner().plan(number, available) if available else None
+            if planned is not None or self.clock.steady() >= end:
+                return planned
+            self.clock.sleep(self.config.poll_s)
+
+    def _planner(self) -> FleetPlanner:
+        """The planner; made anew when the sample counts have changed."""
+        members = self.inbox.members
+        counted = {member.client: member.samples for member in members}
+        if self.planner is None or counted != self._counted:
+            world = far_world(self.settings, counted, {member.client: member.majority_guess for member in members})
+            measured = self.config.fleet == "measured"
+            planner = FleetPlanner(self.settings, world, measured=measured)
+            if self.planner is not None:
+                planner.planner.remember(self.planner.planner.memory())
+            self.planner, self._counted = planner, counted
+        if self.planner.reports is not None:
+            self.planner.reports.seen = {
+                member.client: Seen(member.device, member.upload_bit_per_s, member.upload_share) for member in members
+            }
+        return self.planner
+
+    def _exchange(self, progress: Progress, plan: RoundPlan | None) -> None:
+        """Send the base and everybody's orders, then wait for answers until the deadline."""
+        self.inbox.open_round(progress.round)
+        evaluate = self.held is not None and self.held.due
+        base = base_record(encode(len(progress.server.shared), None, progress.server.shared.numpy()))
+        letters = []
+        chosen = [self.inbox.members[client] for client in self._available()]
+        width = self.settings.radio.value_bits
+        world = self._planner().world
+        for expected in make_orders(
+            self.run_name, progress.round, chosen, plan, world, evaluate=evaluate, value_bits=width
+        ):
+            order = expected.order
+            kind = "train" if order.train else "evaluate"
+            node = self.inbox.members[order.client].node
+            letters.append(Letter(node, pack(order=order, base=base), kind, str(progress.round), expected))
+            self.inbox.waiting[order.token] = order.client
+        for letter in self.post.send(letters, self.config.deadline_s + GRACE_S):
+            if letter.expected is not None:
+                self.inbox.waiting.pop(letter.expected.order.token)
+        end = self.clock.steady() + self.config.deadline_s
+        while self.inbox.waiting and self.clock.steady() < end:
+            self._collect()
+            if self.inbox.waiting:
+                self.clock.sleep(self.config.poll_s)
+        self.inbox.waiting.clear()
+
+    def _apply(self, progress: Progress, planned: Planned, checkpoints: Checkpoints, elapsed_s: float) -> Progress:
+        """Step the base, release the last round's rows, and put it all on disk before anybody hears of it."""
+        planner, accepted, number = self._planner(), self.inbox.accepted, progress.round
+        plan = _applied_part(planned.plan, accepted)
+        gamma = planner.world.task.gamma
+        server = progress.server
+        if plan.participants:  # a round that nobody can make passes
+            uploads = ((gamma[client], accepted[client].upload) for client in plan.participants)
+            server = self.settings.algorithm.server_update(server, uploads, self.settings.training, number)
+        outcome = outcome_of(server, accepted)
+        self._complete_held()
+        finished = self.held
+        self._arrived = finished is not None and arrived(self.settings, finished.frames()["rounds"])
+        self.held = rows_of(
+            plan,
+            outcome,
+            planner.accountant,
+            accepted,
+            counts=self.inbox.counts,
+            elapsed_s=elapsed_s,
+            due=(number + 1) % self.settings.evaluation.every == 0 or number + 1 == self.settings.rounds,
+        )
+        for client in plan.participants:
+            member, answer = self.inbox.members[client], accepted[client].answer
+            member.applied, member.applied_token = number, answer.token
+            member.last_frame = digest(answer.frame)
+        planner.done(number, plan.participants)
+        after = Progress(number + 1, server, progress.clients)
+        frames = finished.frames() if finished is not None else {}
+        checkpoints.save(after, frames, self._extra())
+        checkpoints.wait()
+        self._log(planned, plan, number, elapsed_s)
+        return after
+
+    # Beginning and end
+
+    def _load(self, checkpoints: Checkpoints) -> Progress:
+        """Where the run stands: its newest checkpoint, or the beginning."""
+        world = far_world(self.settings, {}, {})
+        nobody = ClientStore(0, lambda client: self.settings.algorithm.start_client(world.task, client))
+        progress = checkpoints.load(world)
+        if progress is None:
+            return Progress(0, self.settings.algorithm.start_server(world.task), nobody)
+        extra = checkpoints.extra
+        self.inbox.members = Members.from_json(extra["members"])
+        self.inbox.totals.update(extra["totals"])
+        self.held = Held(**extra["held"])
+        self._planner().planner.remember(extra["planner"])
+        return Progress(progress.round, progress.server, nobody)
+
+    def _extra(self) -> dict[str, Any]:
+        """What a new run of the server must know beside the base: members, plans, prices, rows not yet released."""
+        return {
+            "members": self.inbox.members.to_json(),
+            "totals": dict(self.inbox.totals),
+            "planner": self._planner().planner.memory(),
+            "held": self.held.to_json() if self.held is not None else None,
+        }
+
+    def _complete_held(self) -> None:
+        """Give the last round's rows the tests that came with this one."""
+        if self.held is not None:
+            gamma = dict(enumerate(self._planner().world.task.gamma.tolist()))
+            self.held.complete(self.inbox.tested, gamma, self.settings.evaluation.per_client)
+        self.inbox.tested = {}
+
+    def _finish(self, progress: Progress, checkpoints: Checkpoints) -> None:
+        """Test the last model on every client that is there, then write the final files."""
+        assert self.held is not None
+        self.held.due = True
+        for _ in range(self.config.attempts):
+            self._greet(self.config.deadline_s)
+            self._collect()
+            self._exchange(progress, None)
+            if self.inbox.tested:
+                break
+        else:
+            raise NoQuorumError("Nobody answered the last test. Bring nodes back, then resume the run.")
+        self._complete_held()
+        tables = self.held.frames()
+        if progress.round > 1:
+            earlier = checkpoints.tables()
+            tables = {name: pl.concat([t for t in (earlier[name], rows) if t.width]) for name, rows in tables.items()}
+        run = finish_folder(self.settings, self._planner().world, self.folder, tables, progress)
+        totals = dict(self.inbox.totals)
+        self.inbox.audit.write("finished", round=progress.round, accuracy=run.accuracy, totals=totals)
+
+    def _log(self, planned: Planned, plan: RoundPlan, number: int, elapsed_s: float) -> None:
+        """The round in the folder's events, prediction beside reality."""
+        if planned.reasons:
+            facts = {"participants": len(planned.plan.participants), **planned.reasons}
+            self.folder.log("plan", round=number, seconds=round(planned.seconds, 6), **facts)
+        held = self.held
+        assert held is not None
+        self.folder.log(
+            "round",
+            round=number,
+            train_loss=held.row["train_loss"],
+            asked=len(planned.plan.participants),
+            applied=len(plan.participants),
+            predicted_s=held.row["latency_s"],
+            seconds={"total": round(elapsed_s, 5)},
+            counts=dict(self.inbox.counts),
+        )
+        self.inbox.audit.write("round", round=number, applied=len(plan.participants), **dict(self.inbox.counts))
+
+
+def _applied_part(plan: RoundPlan, accepted: Mapping[int, Accepted]) -> RoundPlan:
+    """The plan of those whose updates are applied."""
+    kept = [place for place, client in enumerate(plan.participants) if client in accepted]
+    return replace(
+        plan,
+        participants=tuple(plan.participants[place] for place in kept),
+        k=plan.k[kept],
+        r=plan.r[kept],
+        share=None if plan.share is None else plan.share[kept],
+    )

@@ -1,0 +1,131 @@
+"""A node's work, free of Flower: settle the store, test, train, encode, keep, answer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanfed.algorithms.base import ClientState, ServerState
+from leanfed.deployment.learning.config import NodeConfig, read_settings
+from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
+from leanfed.deployment.learning.messages import Answer, Device, Hello, MessageError, Order
+from leanfed.deployment.learning.store import NodeStore
+from leanfed.errors import SettingsError
+from leanfed.rounds.evaluation import client_result
+from leanfed.rounds.exchange import train_client
+from leanfed.rounds.wire import from_frame, to_frame
+from leanfed.rounds.world import World
+from leanfed.runs.build import WIRE_TYPES
+from leanfed.runs.settings import Settings
+from leanfed.tasks.split import FlatModel
+from leanfed.tasks.task import build_task
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a node computes with: the world as this client sees it, and a model."""
+
+    settings: Settings
+    world: World
+    model: FlatModel
+
+
+used: list[tuple[str, NodeConfig]] = []  # what `bench_of` was asked for in this process, for a warm parent to load
+
+
+def bench_of(settings_text: str, node: NodeConfig) -> Bench:
+    """Data, method and model; kept while the process lives, so a warm node loads them once."""
+    used[:] = [(settings_text, node)]
+    bench = _bench(settings_text, node.data_root, node.client_id if node.data == "own" else None)
+    clients = bench.world.task.clients
+    if node.client_id >= clients:
+        raise SettingsError(f"node-config: client-id is {node.client_id}, but the settings have {clients} clients.")
+    return bench
+
+
+@lru_cache(maxsize=1)  # many virtual nodes in one process share it
+def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Bench:
+    torch.set_num_threads(1)  # results must not depend on the machine
+    settings = read_settings(settings_text)
+    task = build_task(settings.task, settings.seed, data_root, owner=owner)
+    renew = settings.evaluation.renew_statistics
+    world = World(task, settings.algorithm, settings.training, settings.participation, renew)
+    return Bench(settings, world, world.new_model())
+
+
+def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device]:
+    """Who this node is, and what it brings."""
+    bench, client = bench_of(settings_text, node), node.client_id
+    task = bench.world.task
+    with NodeStore(Path(node.store), run, client, bench.settings.seed).open() as store:
+        last = store.round
+    labels, tests = task.train.labels[task.partition.train[client]], task.test.labels[task.partition.test[client]]
+    hello = Hello(
+        client=client,
+        samples=len(labels),
+        test_samples=len(tests),
+        majority_guess=float(np.mean(tests == np.bincount(labels).argmax())),
+        round=last,
+        sent_at=time.time(),
+    )
+    return hello, Device(flops_per_s=calibrate(), battery=battery())
+
+
+def carry_out(order: Order, base: bytes, settings_text: str, node: NodeConfig) -> tuple[Answer, Device]:
+    """One client's round: from what the server sent to what leaves the device; the head stays in the store."""
+    began = time.perf_counter()
+    bench, client = bench_of(settings_text, node), node.client_id
+    if order.client != client:
+        raise MessageError("malformed", f"the order is for client {order.client}, this node is client {client}")
+    shared = _read_base(base, bench)
+    with NodeStore(Path(node.store), order.run, client, bench.settings.seed).open() as store:
+        settled = store.settle(order.applied, order.applied_token)
+        state = settled.state or bench.world.algorithm.start_client(bench.world.task, client)
+        ready = time.perf_counter()
+        tested = _test(bench, shared, state, client) if order.evaluate else (None, None)
+        done = time.perf_counter()
+        answer: dict[str, object] = {"store": settled.standing, "ready_s": ready - began, "test_s": done - ready}
+        answer |= {"accuracy": tested[0], "test_loss": tested[1]}
+        device = Device(flops_per_s=calibrate(), battery=battery())
+        if order.train:
+            trained, device = _train(bench, shared, state, order, store, device)
+            answer |= trained
+    heading = order.model_dump(include={"run", "token", "round", "client"})
+    return Answer.model_validate({"train_s": 0.0, **heading, **answer, "sent_at": time.time()}), device
+
+
+def _train(
+    bench: Bench, shared: Tensor, state: ClientState, order: Order, store: NodeStore, device: Device
+) -> tuple[dict[str, object], Device]:
+    """Train, keep the new state, and hand over the coded update with what it took."""
+    began, meter = time.perf_counter(), EnergyMeter.start()
+    job = bench.world.job(order.client, order.round, order.k, order.r)
+    update = train_client(bench.world.algorithm, ServerState(shared), state, job, bench.model)
+    seconds, joules = time.perf_counter() - began, meter.joules()
+    frame = to_frame(update.upload, WIRE_TYPES[bench.settings.radio.value_bits])
+    store.note_sent(order.round, frame)
+    store.hold(update.client, order.round, order.token)
+    trained = {"frame": frame, "loss": update.loss, "samples": update.samples, "train_s": seconds}
+    measured = {"step_s": seconds, "step_samples": update.samples, "step_r": order.r, "step_j": joules}
+    return trained, device.model_copy(update=measured)
+
+
+def _test(bench: Bench, shared: Tensor, state: ClientState, client: int) -> tuple[float, float]:
+    """(accuracy, mean loss) of the client's own model on its own test set."""
+    accuracy, loss, _ = client_result(bench.world, ServerState(shared), state, bench.model, client)
+    return accuracy, loss
+
+
+def _read_base(frame: bytes, bench: Bench) -> Tensor:
+    """The shared part, whole and of the right size."""
+    size = bench.world.split.shared_size
+    base = from_frame(frame, max_size=size)
+    if base.size != size or base.positions is not None:
+        raise MessageError("wrong-size", f"the base has {base.entries} of {base.size} entries, the model {size}")
+    return base.values

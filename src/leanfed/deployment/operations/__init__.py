@@ -1,0 +1,1 @@
+"""How a fleet is set up, started, watched and stopped."""

@@ -1,0 +1,103 @@
+"""The roster: which keys may join the fleet, under which name, until when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from leanfed.deployment.operations.folder import checked_name
+from leanfed.errors import InputError, nearest
+from leanfed.files import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node: its name, its number in the data's partition and its public key."""
+
+    name: str
+    client_id: int
+    fingerprint: str  # as `ssh-keygen -l` prints it
+    public_key: str  # one line in OpenSSH's form
+    added: str
+    expires: str
+    revoked: str | None = None
+
+    def refusal(self, now: datetime | None = None) -> str | None:
+        """Why this key may not join, or None."""
+        now = now or datetime.now(UTC)
+        if self.revoked is not None:
+            return "revoked key"
+        return "expired key" if now >= datetime.fromisoformat(self.expires) else None
+
+
+@dataclass(frozen=True)
+class Roster:
+    """All members, revoked ones too: a name or a number is never given twice."""
+
+    members: tuple[Member, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path) -> Roster:
+        """The roster in nodes.json; empty where there is none yet."""
+        if not path.exists():
+            return cls()
+        return cls(tuple(Member(**values) for values in read_json(path)["nodes"]))
+
+    def save(self, path: Path) -> None:
+        """Write nodes.json."""
+        write_json(path, {"nodes": [asdict(member) for member in self.members]})
+
+    def add(self, name: str, public_key: str, fingerprint: str, days: int) -> Roster:
+        """A roster with one more member, numbered after the highest number so far."""
+        checked_name(name)
+        for member in self.members:
+            if member.name == name:
+                raise InputError(f"There is a node {name!r} already. Choose another name, also if it was revoked.")
+            if member.fingerprint == fingerprint:
+                raise InputError(f"This key is already that of {member.name!r}. Make a new key for {name!r}.")
+        number = 1 + max((member.client_id for member in self.members), default=-1)
+        now = datetime.now(UTC)
+        member = Member(name, number, fingerprint, public_key, stamp(now), stamp(now + timedelta(days=days)))
+        return Roster((*self.members, member))
+
+    def revoke(self, name: str) -> Roster:
+        """A roster in which `name` may not join any more."""
+        if self[name].revoked is not None:
+            raise InputError(f"{name!r} was revoked already, on {self[name].revoked}.")
+        return self._with(replace(self[name], revoked=stamp(datetime.now(UTC))))
+
+    def renew(self, name: str, days: int) -> Roster:
+        """A roster in which `name` may join for `days` from now."""
+        if self[name].revoked is not None:
+            raise InputError(f"{name!r} was revoked on {self[name].revoked}. Add a node with a new key instead.")
+        return self._with(replace(self[name], expires=stamp(datetime.now(UTC) + timedelta(days=days))))
+
+    def find(self, fingerprint: str) -> Member | None:
+        """The member with this key."""
+        return next((member for member in self.members if member.fingerprint == fingerprint), None)
+
+    def rows(self, online: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        """One row per member for people and machines; `online` maps a key to what SuperLink says of it."""
+        rows = []
+        for member in self.members:
+            seen = "unknown" if online is None else online.get(member.fingerprint, "offline")
+            row = {"node": member.name, "client_id": member.client_id, "state": member.refusal() or seen}
+            rows.append(row | {"key": member.fingerprint, "expires": member.expires, "revoked": member.revoked})
+        return rows
+
+    def __getitem__(self, name: str) -> Member:
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise InputError(f"There is no node {name!r}; {nearest(name, (m.name for m in self.members))}")
+
+    def _with(self, changed: Member) -> Roster:
+        return Roster(tuple(changed if member.name == changed.name else member for member in self.members))
+
+
+def stamp(moment: datetime) -> str:
+    """A moment to the second, with its zone."""
+    return moment.isoformat(timespec="seconds")

@@ -1,1 +1,0 @@
-"""What we claim: settings, how they become runs, and how runs are compared."""

@@ -1,0 +1,1 @@
+"""The pages of runs that go on, over HTTP."""

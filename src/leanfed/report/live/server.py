@@ -1,0 +1,233 @@
+"""`leanfed serve`: the list of runs, each run's page while it goes on, and the planner, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from functools import cache
+from importlib.resources import files
+from threading import Thread
+from typing import Any
+
+import uvicorn
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from leanfed.errors import InputError, LeanfedError
+from leanfed.report.live.board import Board
+from leanfed.report.live.web_access import Guard, Rules
+from leanfed.report.packing import script_json
+from leanfed.report.page import SCRIPTS as REPORT_SCRIPTS
+from leanfed.report.page import environment, plotly_script, static
+from leanfed.report.planner.answers import Question, answer, presets
+from leanfed.report.planner.curves import curves
+from leanfed.results import RunFolder
+
+LOOK_EVERY_S = 0.5  # how often a run folder is looked at for a page that is open
+SIGN_OF_LIFE_S = 15.0  # an empty line now and then tells proxies and browsers that we are there
+KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+PLOTTING = "plotly.min.js"
+SCRIPTS = {  # what each page loads, in this order
+    "runs": ("core.js", "serve.js", "live_state.js", "runs.js"),
+    "planner": (
+        *(PLOTTING, "core.js", "cards.js", "tables.js", "serve.js", "live_state.js"),
+        *("planner_controls.js", "planner_figures.js", "planner.js"),
+    ),
+    "missing": ("core.js", "serve.js"),
+    "run": (PLOTTING, *REPORT_SCRIPTS, "live_state.js", "live.js"),
+}
+
+
+class Pages:
+    """The answers to requests; everything is read from the run folders, nothing is kept here."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.closing = False  # ends the open event streams
+
+    def routes(self) -> list[Route]:
+        """Where what is."""
+        return [
+            Route("/", self.runs),
+            Route("/planner", self.planner),
+            Route("/run/{name:path}", self.run),
+            Route("/data/{name:path}", self.data),
+            Route("/events", self.all_events),
+            Route("/events/{name:path}", self.run_events),
+            Route("/stop/{name:path}", self.stop, methods=["POST"]),
+            Route("/resume/{name:path}", self.resume, methods=["POST"]),
+            Route("/api/plan", self.plan, methods=["POST"]),
+            Route("/api/curves", self.curves, methods=["POST"]),
+            Route("/static/{name}", static_file),
+        ]
+
+    def runs(self, request: Request) -> Response:
+        """The list of runs."""
+        return _page("runs.html", "runs", rows=self.board.rows(), root=str(self.board.root))
+
+    def planner(self, request: Request) -> Response:
+        """The planner."""
+        return _page("planner.html", "planner", presets=presets())
+
+    def run(self, request: Request) -> Response:
+        """One run's page."""
+        name, folder = self._asked(request)
+        data = self.board.data(name, folder)
+        values = {"title": name, **(data or {})}
+        row = self.board.row(name, folder, fresh=True)
+        return _page(
+            "live.html", "run", title=values["title"], data=Markup(script_json(data) if data else "null"), row=row
+        )
+
+    def data(self, request: Request) -> Response:
+        """What a run's page shows, as it is now; null before its first round has ended."""
+        return JSONResponse(self.board.data(*self._asked(request)), headers={"Cache-Control": "no-store"})
+
+    async def all_events(self, request: Request) -> Response:
+        """The rows of the list, whenever one of them changes."""
+        return self._stream(self.board.rows)
+
+    async def run_events(self, request: Request) -> Response:
+        """Where one run stands, whenever that changes."""
+        name, folder = await run_in_threadpool(self._asked, request)
+        return self._stream(lambda: self.board.row(name, folder))
+
+    def stop(self, request: Request) -> Response:
+        """Ask a run to end."""
+        name, folder = self._asked(request)
+        self.board.processes.stop(folder)
+        return JSONResponse(self.board.row(name, folder, fresh=True))
+
+    def resume(self, request: Request) -> Response:
+        """Let a run go on."""
+        name, folder = self._asked(request)
+        self.board.processes.resume(folder)
+        return JSONResponse(self.board.row(name, folder, fresh=True))
+
+    async def plan(self, request: Request) -> Response:
+        """A planned round."""
+        return await _ask(answer, request)
+
+    async def curves(self, request: Request) -> Response:
+        """The curves around a planned round."""
+        return await _ask(curves, request)
+
+    def _asked(self, request: Request) -> tuple[str, RunFolder]:
+        name = request.path_params["name"]
+        folder = self.board.find(name)
+        if folder is None:
+            raise NotThereError(f"There is no run {name!r} here.")
+        return name, folder
+
+    def _stream(self, read: Callable[[], Any]) -> Response:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._changes(read), media_type="text/event-stream", headers=headers)
+
+    async def _changes(self, read: Callable[[], Any]) -> AsyncIterator[str]:
+        """Server-sent events: what `read` gives, each time that it is something new."""
+        last, silent_s = "", 0.0
+        while not self.closing:
+            now = json.dumps(await run_in_threadpool(read))
+            if now != last:
+                yield f"data: {now}\n\n"
+                last, silent_s = now, 0.0
+            elif silent_s >= SIGN_OF_LIFE_S:
+                yield ": here\n\n"
+                silent_s = 0.0
+            await asyncio.sleep(LOOK_EVERY_S)
+            silent_s += LOOK_EVERY_S
+
+
+class NotThereError(LeanfedError):
+    """What was asked for does not exist."""
+
+
+async def _ask(reply: Callable[[Question], dict[str, Any]], request: Request) -> Response:
+    """Check a question of the planner page and answer it away from the event loop."""
+    try:
+        values = json.loads(await request.body())
+    except ValueError as error:
+        raise InputError(f"The question is not valid JSON: {error}.") from None
+    try:
+        return JSONResponse(await run_in_threadpool(lambda: reply(Question.of(values))))
+    except InputError as error:  # an answer too: browsers report other statuses as faults of the page
+        return JSONResponse({"error": str(error)})
+
+
+def static_file(request: Request) -> Response:
+    """A script or a style sheet by its name; names are looked up, not joined to a path."""
+    name = request.path_params["name"]
+    content = static_files().get(name)
+    if content is None:
+        raise NotThereError(f"There is no file {name!r} here.")
+    kind = KINDS[name[name.rindex(".") :]]
+    return Response(content, media_type=kind, headers={"Cache-Control": "max-age=3600"})
+
+
+@cache
+def static_files() -> dict[str, str]:
+    """Everything that pages load: our own files, and the plotting script out of its package."""
+    names = [
+        entry.name for entry in (files("leanfed.report") / "static").iterdir() if entry.name.endswith(tuple(KINDS))
+    ]
+    return {**{name: static(name) for name in names}, PLOTTING: plotly_script()}
+
+
+def _page(template: str, here: str, *, status: int = 200, **values: Any) -> Response:
+    text = environment().get_template(template).render(here=here, scripts=SCRIPTS[here], **values)
+    return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
+
+
+def _explain(request: Request, error: Exception) -> Response:
+    """What leanfed can explain: a page for people, JSON for scripts."""
+    status = 404 if isinstance(error, NotThereError) else 400
+    if "text/html" in request.headers.get("accept", ""):
+        return _page("missing.html", "missing", status=status, message=str(error))
+    return JSONResponse({"error": str(error)}, status)
+
+
+def create_app(board: Board, rules: Rules) -> tuple[Guard, Pages]:
+    """The application behind its guard, and the pages in it."""
+    pages = Pages(board)
+    app = Starlette(routes=pages.routes(), exception_handlers={LeanfedError: _explain})
+    return Guard(app, rules), pages
+
+
+class _Server(uvicorn.Server):
+    """A server that ends its event streams before it waits for connections to close."""
+
+    pages: Pages
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self.pages.closing = True
+        super().handle_exit(sig, frame)
+
+
+def serve(board: Board, rules: Rules, listener: socket.socket, warm: Callable[[], None]) -> None:
+    """Answer until a signal ends it; `warm` runs beside, so that the first plan need not wait for compiled code."""
+    app, pages = create_app(board, rules)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3, ws="none"
+    )
+    server = _Server(config)
+    server.pages = pages
+    Thread(target=warm, daemon=True).start()
+    server.run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take a port (0: any free one), or say who cannot have it."""
+    try:
+        kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=kind, backlog=128)
+    except OSError as error:
+        raise InputError(
+            f"Cannot listen on {host} port {port}: {error.strerror or error}. Choose another --port (0: any free one), "
+            "or an address of this machine as --host."
+        ) from error

@@ -1,0 +1,1 @@
+"""The planner page: sliders in, a planned round out."""

@@ -1,0 +1,136 @@
+"""The catalogue: every table and figure of the paper as an entry, with what it needs, what it claims and who is right.
+
+An entry is one call of `ENTRIES.add` in a file of reproduction/paper/. It names the runs it needs, turns finished runs
+into numbers and curves, holds the published numbers under the same labels, and lists claims that are judged on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from leanfed.registry import Registry
+from leanfed.reproduction.judging import Book, Labels, Number, Rule, Verdict, key_of
+from leanfed.reproduction.library import FinishedRun
+from leanfed.runs.settings import Settings
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a reproduction is: the full one, or a quick one that is labelled as such."""
+
+    seeds: tuple[int, ...]
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run that an entry needs; `labels` say what its numbers are of."""
+
+    labels: Labels
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A job and the finished run that serves it."""
+
+    job: Job
+    run: FinishedRun
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of a figure: over simulated seconds, or what the form says; in a panel, under a label."""
+
+    panel: str
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an entry found: values by label and seed, and curves if it is a figure."""
+
+    values: Sequence[tuple[Labels, int, float | None]]
+    lines: Sequence[Line] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper (or of ours) and how it is judged."""
+
+    text: str
+    paper: str  # what the paper has, in a few words
+    rule: Rule
+    why: str = ""  # the reason to give where it fails
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the numbers are laid out in tables, and how curves are drawn."""
+
+    rows: tuple[str, ...] = ()  # labels that make up a row's head
+    columns: tuple[str, ...] = ()  # labels that make up a column's head
+    block: str = ""  # the label that has a block of rows for each of its values
+    page: tuple[str, ...] = ()  # blocks that the results page shows; all where none is named
+    x_label: str = "simulated time [s]"
+    x_column: str = "seconds"  # its name in curves.parquet
+    y_label: str = "test accuracy"
+    panels: tuple[str, ...] = ()  # order and captions of the panels
+    y_log: bool = False
+    looks: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # label -> colour and dash; else by order
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One table or figure."""
+
+    title: str
+    place: str  # where the paper has it
+    claims: tuple[Claim, ...] = ()
+    jobs: Callable[[Scale], Sequence[Job]] = lambda scale: ()
+    measure: Callable[[Sequence[Outcome], Scale], Measured] = lambda outcomes, scale: Measured(())
+    published: Mapping[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
+    form: Form = Form()
+    seeds: int = 1  # of a full reproduction
+    first_seed: int = 0  # another where settings were chosen with a look at that one
+    settings: str = ""  # what was run: settings file and what differs from it
+    reduced: str = ""  # what is smaller than one would wish, and why
+
+    def scale(self, seeds: int | None, quick: bool) -> Scale:
+        """Full or quick, with so many seeds."""
+        count = seeds or (1 if quick else self.seeds)
+        return Scale(tuple(range(self.first_seed, self.first_seed + count)), quick)
+
+    def book(self, measured: Measured) -> Book:
+        """Published and measured numbers under the same labels."""
+        found: dict[Any, dict[int, float | None]] = {key: {} for key in self.published}
+        for labels, seed, value in measured.values:
+            found.setdefault(key_of(labels), {})[seed] = value
+        return Book([Number(dict(key), self.published.get(key), values) for key, values in found.items()])
+
+    def judged(self, book: Book) -> list[tuple[Claim, Verdict]]:
+        """Every claim with its verdict."""
+        return [(claim, claim.rule.judge(book)) for claim in self.claims]
+
+
+ENTRIES: Final[Registry[Entry]] = Registry("table or figure")
+
+
+def published(
+    rows: Mapping[str, Sequence[float]], columns: Sequence[Mapping[str, str]], **labels: str
+) -> dict[Any, float]:
+    """Published numbers of a block of a table: one row per method, one column per set of labels.
+
+    >>> published({"FedPer": [912, 867]}, [{"partition": "Class-4"}, {"partition": "Class-2"}], target="80 %")[
+    ...     ("method", "FedPer"), ("partition", "Class-2"), ("target", "80 %")]
+    867
+    """
+    return {
+        key_of({"method": method, **column, **labels}): value
+        for method, values in rows.items()
+        for column, value in zip(columns, values, strict=True)
+    }

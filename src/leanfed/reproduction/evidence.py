@@ -1,0 +1,212 @@
+"""What a reproduction writes: results/NAME/ with results.json, Parquet files, figures and a LaTeX table."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from leanfed.charts.curves import Curve, Panel, draw_panels
+from leanfed.charts.tables import Block, latex
+from leanfed.files import make_folder, read_json, write_text
+from leanfed.reproduction.catalogue import Entry, Line, Measured
+from leanfed.reproduction.judging import Book, Number, plain
+from leanfed.results import read_parquet, write_table
+
+FORMAT = 1
+RESULTS, CURVES = "results.json", "curves.parquet"
+ABOUT = ("version", "seeds", "runs", "runs_missing", "failures", "core_minutes")  # what a reproduction took
+
+
+def write_evidence(
+    folder: Path, name: str, entry: Entry, measured: Measured, *, about: dict[str, Any]
+) -> dict[str, Any]:
+    """All files of one entry; returns what results.json holds. docs/results.md describes it."""
+    make_folder(folder)
+    book = entry.book(measured)
+    results = {
+        "format": FORMAT,
+        "name": name,
+        "title": entry.title,
+        "place": entry.place,
+        "command": f"leanfed reproduce {name}",
+        "settings": entry.settings,
+        "reduced": entry.reduced,
+        **about,
+        "claims": claims_of(entry, book),
+        "layout": {
+            "rows": entry.form.rows,
+            "columns": entry.form.columns,
+            "block": entry.form.block,
+            "page": entry.form.page,
+        },
+        "numbers": [number_of(number) for number in book.numbers],
+    }
+    write_numbers(folder, book)
+    write_curves(folder, entry, measured.lines)
+    blocks = layout(results["numbers"], results["layout"])
+    if blocks:
+        notes = ["ours: mean over seeds, the paper's number in brackets; n.r.: not reached"]
+        write_text(folder / "table.tex", latex(blocks, caption=entry.title, label=f"tab:leanfed-{name}", notes=notes))
+    write_text(folder / RESULTS, dumped(results))
+    return results
+
+
+def judge_again(folder: Path, entry: Entry) -> dict[str, Any]:
+    """Today's claims and published numbers on the measured numbers of a results file; figures are drawn anew."""
+    before = read_json(folder / RESULTS)
+    measured = replace(measured_of(before), lines=lines_of(folder, entry))
+    return write_evidence(folder, before["name"], entry, measured, about={k: before[k] for k in ABOUT})
+
+
+def lines_of(folder: Path, entry: Entry) -> list[Line]:
+    """The curves of a results folder, in the order they were written in."""
+    if not (folder / CURVES).is_file():
+        return []
+    groups = read_parquet(folder / CURVES).group_by("panel", "label", maintain_order=True)
+    return [
+        Line(str(panel), str(label), rows[entry.form.x_column].to_list(), rows["value"].to_list())
+        for (panel, label), rows in groups
+    ]
+
+
+def measured_of(results: dict[str, Any]) -> Measured:
+    """The measured numbers of a results file."""
+    return Measured(
+        [
+            (number["labels"], seed, value)
+            for number in results["numbers"]
+            for seed, value in zip(number["seeds"], number["ours"], strict=True)
+        ]
+    )
+
+
+def claims_of(entry: Entry, book: Book) -> list[dict[str, Any]]:
+    """Every claim, the paper's words, ours, and the verdict with its reason."""
+    found = []
+    for claim, verdict in entry.judged(book):
+        told = plain(verdict)
+        if told["verdict"] == "fails" and claim.why:
+            told["reason"] = f"{claim.why} ({told['reason']})"
+        found.append(
+            {"claim": claim.text, "kind": claim.rule.kind, "rule": claim.rule.says(), "paper": claim.paper, **told}
+        )
+    return found
+
+
+def number_of(number: Number) -> dict[str, Any]:
+    """A number as JSON holds it: labels, the published value, each seed's, their mean and range."""
+    values = [value for value in number.ours.values() if value is not None]
+    whole = bool(values) and len(values) == len(number.ours)
+    return {
+        "labels": dict(number.labels),
+        "published": number.published,
+        "seeds": list(number.ours),
+        "ours": list(number.ours.values()),
+        "mean": number.mean,
+        "range": [min(values), max(values)] if whole else None,
+    }
+
+
+def dumped(results: dict[str, Any]) -> str:
+    """JSON for people: one line for each claim's field and one for each number."""
+    numbers = ",\n".join(f"    {json.dumps(number, allow_nan=False)}" for number in results["numbers"])
+    rest = json.dumps({**results, "numbers": []}, indent=2, allow_nan=False)
+    return rest.replace('"numbers": []', '"numbers": [\n' + numbers + "\n  ]") + "\n"
+
+
+def write_numbers(folder: Path, book: Book) -> None:
+    """One row per number and seed, labels as columns."""
+    names = sorted({name for number in book.numbers for name in number.labels})
+    rows = [
+        {
+            **{name: number.labels.get(name) for name in names},
+            "published": number.published,
+            "seed": seed,
+            "value": value,
+        }
+        for number in book.numbers
+        for seed, value in (*number.ours.items(), *(() if number.ours else ((None, None),)))
+    ]
+    schema = {**dict.fromkeys(names, pl.String), "published": pl.Float64, "seed": pl.Int64, "value": pl.Float64}
+    write_table(folder / "numbers.parquet", pl.DataFrame(rows, schema=schema))
+
+
+def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
+    """The points of a figure as Parquet, and the figure as PNG and PDF."""
+    if not lines:
+        return
+    points = [
+        {"panel": line.panel, "label": line.label, entry.form.x_column: x, "value": y}
+        for line in lines
+        for x, y in zip(line.x, line.y, strict=True)
+    ]
+    write_table(folder / CURVES, pl.DataFrame(points))
+    wanted = dict.fromkeys([*entry.form.panels, *(line.panel for line in lines)])
+    wanted = {name: None for name in wanted if any(line.panel == name for line in lines)}
+    panels = [
+        Panel(
+            [
+                Curve(ln.label, ln.x, ln.y, *entry.form.looks.get(ln.label, (None, "-")))
+                for ln in lines
+                if ln.panel == name
+            ],
+            entry.form.x_label,
+            entry.form.y_label,
+            title=name,
+            y_log=entry.form.y_log,
+        )
+        for name in wanted
+    ]
+    for ending in ("png", "pdf"):
+        # Three in a row leave no place empty, as four in two rows do.
+        draw_panels(folder / f"figure.{ending}", panels, title=entry.title, columns=3 if len(panels) == 3 else 2)
+
+
+def layout(numbers: Sequence[dict[str, Any]], form: dict[str, Any]) -> list[Block]:
+    """Numbers as blocks of a table: ours, with the paper's in brackets."""
+    blocks: dict[str, dict[str, dict[str, str]]] = {}
+    heads: dict[str, dict[str, None]] = {}
+    for number in numbers:
+        labels = number["labels"]
+        block = labels.get(form["block"], "")
+        row = ", ".join(labels[name] for name in form["rows"] if name in labels)
+        column = ", ".join(labels[name] for name in form["columns"] if name in labels) or "value"
+        heads.setdefault(block, {}).setdefault(column)
+        blocks.setdefault(block, {}).setdefault(row, {})[column] = cell_text(number)
+    return [
+        Block(
+            block,
+            [", ".join(form["rows"]), *heads[block]],
+            [[row, *(cells.get(column, "-") for column in heads[block])] for row, cells in rows.items()],
+        )
+        for block, rows in blocks.items()
+    ]
+
+
+def cell_text(number: dict[str, Any]) -> str:
+    """Mean, range where there are several seeds, and the paper's number in brackets."""
+    ours = "n.r." if number["ours"] else "-"
+    if number["mean"] is not None:
+        ours = digits(number["mean"])
+        if len(number["ours"]) > 1:
+            ours += f" ({digits(number['range'][0])}-{digits(number['range'][1])})"
+    return ours if number["published"] is None else f"{ours} [{digits(number['published'])}]"
+
+
+def digits(value: float) -> str:
+    """Four significant digits, no exponent.
+
+    >>> digits(1234.56), digits(0.53071), digits(22.0)
+    ('1235', '0.5307', '22')
+    """
+    if value == 0.0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = max(0, 3 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

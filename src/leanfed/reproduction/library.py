@@ -1,0 +1,170 @@
+"""Finished runs, found by what they are: two runs whose settings cannot give different results are one.
+
+The key of a run is its resolved settings without what changes nothing (its name, threads, checkpoints) and without what
+only says where it ends or is looked at (rounds, evaluation, the accuracy at which it stops). A run goes on after a stop
+bit for bit, so a longer run of the same key holds every shorter one; where plans look ahead to the end of the run, the
+number of rounds is part of the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from leanfed.errors import LeanfedError
+from leanfed.files import read_json
+from leanfed.results import RunFolder
+from leanfed.runs.recost import learning_part, recost
+from leanfed.runs.settings import Settings
+
+ENDS = ("name", "rounds", "evaluation")
+OWN = ("rule", "bandwidth")  # all of [allocation] that a method with its own rates feels
+
+
+def content_key(settings: Settings) -> str:
+    """A digest of everything that can change the rounds of a run."""
+    return _digest(_content(settings.resolved()))
+
+
+def job_digest(settings: Settings) -> str:
+    """A digest of the run itself: its content, where it ends and when it is evaluated."""
+    ends = {name: settings.resolved()[name] for name in ENDS[1:]}
+    return _digest({**_content(settings.resolved()), **ends, "stop": settings.run.stop_at_accuracy})
+
+
+def learning_key(settings: Settings) -> str | None:
+    """A digest of everything that can change what is learned; nothing where rates are planned by the radio."""
+    return _digest(learning_part(_content(settings.resolved()))) if settings.allocation.rule == "own" else None
+
+
+def _content(values: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in values.items() if name not in ENDS}
+    allocation = _felt(values["allocation"])
+    horizon = values["rounds"] if _looks_ahead(allocation) else None
+    return {**kept, "allocation": allocation, "run": {"engine": values["run"]["engine"]}, "horizon": horizon}
+
+
+def _felt(allocation: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of [allocation] that its rule reads."""
+    return {k: v for k, v in allocation.items() if allocation["rule"] == "joint" or k in OWN}
+
+
+def _looks_ahead(allocation: Mapping[str, Any]) -> bool:
+    """Whether plans depend on how many rounds there will be: then a longer run is another run."""
+    return bool(allocation.get("settle")) or allocation.get("energy_total_j") is not None
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def kept_settings(folder: RunFolder) -> Settings | None:
+    """The settings of a run folder as today's defaults complete them; nothing where they are no longer understood.
+
+    The fast form is ours and grows: a run of it that was made before a setting existed did not follow it, so its
+    settings are not completed.
+    """
+    try:
+        values = folder.read_settings()
+        felt = _felt(values["allocation"])
+        found = Settings.from_values({**values, "allocation": felt}, str(folder.settings))
+    except (LeanfedError, KeyError):
+        return None
+    if felt["rule"] == "joint" and felt["form"] == "fast":
+        today = found.resolved()
+        known = _felt(today["allocation"]).keys(), today["algorithm"].keys()
+        return found if known == (felt.keys(), values["algorithm"].keys()) else None
+    return found
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run as it would have been under the settings that are asked for."""
+
+    settings: Settings
+    folder: RunFolder
+    rounds: pl.DataFrame
+
+    @property
+    def core_seconds(self) -> float:
+        """What the rounds that are used took when they were computed."""
+        spent = {
+            event["round"]: event["seconds"]["total"]
+            for event in self.folder.read_events()
+            if event["event"] == "round" and event["round"] < self.rounds.height
+        }
+        return float(sum(spent.values()))
+
+
+@dataclass
+class RunLibrary:
+    """All finished runs beneath a folder, however deep."""
+
+    folder: Path
+    _known: dict[str, list[RunFolder]] = field(default_factory=dict)
+    _learned: dict[str, list[RunFolder]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for path in sorted(self.folder.rglob("settings.json")) if self.folder.is_dir() else ():
+            self.add(RunFolder(path.parent))
+
+    def add(self, folder: RunFolder) -> None:
+        """Take in one more run, if it is finished."""
+        settings = kept_settings(folder) if folder.finished else None
+        if settings is not None:
+            self._known.setdefault(content_key(settings), []).append(folder)
+            if (learned := learning_key(settings)) is not None:
+                self._learned.setdefault(learned, []).append(folder)
+
+    def find(self, wanted: Settings) -> FinishedRun | None:
+        """A run that serves, cut to what the wanted one would have seen."""
+        for folder in self._known.get(content_key(wanted), ()):
+            rounds = _as_wanted(folder, wanted)
+            if rounds is not None:
+                return FinishedRun(wanted, folder, rounds)
+        return None
+
+    def charge(self, wanted: Settings, data_dir: Path | None) -> bool:
+        """Serve a run from one that learned the same on another radio, charged again; whether there was one."""
+        for folder in self._learned.get(learning_key(wanted) or "", ()):
+            if _as_wanted(folder, wanted) is not None:
+                kept = kept_settings(folder)
+                ends = {name: getattr(kept, name) for name in (*ENDS[1:], "run")}
+                home = self.home_of(wanted)
+                shutil.rmtree(home, ignore_errors=True)  # one that was stopped half-way
+                recost(folder.path, wanted.model_copy(update=ends), home, data_dir=data_dir)
+                self.add(RunFolder(home))
+                return True
+        return False
+
+    def home_of(self, settings: Settings) -> Path:
+        """Where a run of these settings is kept when it is made here."""
+        words = "".join(letter if letter.isalnum() else " " for letter in settings.name.lower()).split()
+        return self.folder / f"{'-'.join(words)}-{job_digest(settings)[:10]}"
+
+
+def _as_wanted(folder: RunFolder, wanted: Settings) -> pl.DataFrame | None:
+    """The rounds of a run at the wanted evaluations up to the wanted end, or nothing where it falls short."""
+    kept = read_json(folder.settings)["evaluation"]
+    every, rounds = wanted.evaluation.every, folder.read_table("rounds")
+    if kept.get("renew_statistics", 0) != wanted.evaluation.renew_statistics:
+        return None  # other models were tested
+    if every % kept["every"] or wanted.evaluation.per_client > kept["per_client"]:
+        return None
+    seen = ((pl.col("round") + 1) % every == 0) | (pl.col("round") + 1 == wanted.rounds)
+    measured = [name for name in ("accuracy", "loss", "worst_decile", "f1") if name in rounds.columns]
+    tests = [pl.when(seen).then(pl.col(name)).alias(name) for name in measured]
+    rounds = rounds.filter(pl.col("round") < wanted.rounds).with_columns(tests)
+    target = wanted.run.stop_at_accuracy
+    arrived = rounds.filter(pl.col("accuracy") >= target)["round"] if target is not None else pl.Series([])
+    if len(arrived):
+        return rounds.filter(pl.col("round") <= arrived[0])
+    whole = rounds.height == wanted.rounds and rounds["accuracy"][-1] is not None
+    return rounds if whole else None

@@ -1,0 +1,148 @@
+"""The comparison protocol: one settings file per partition, and what a method changes in it; nothing else differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from leanfed.reproduction.catalogue import Job, Line, Outcome, Scale
+from leanfed.reproduction.judging import Labels
+from leanfed.runs.compare import ComparedRun, compared
+from leanfed.runs.settings import Settings
+
+CONFIGS: Final = Path(__file__).parent.parent / "configs"
+Changes = tuple[str, ...]
+
+OWN: Final[Changes] = ("allocation.rule=own",)
+MIN_MAX: Final[Changes] = (*OWN, "allocation.bandwidth=min-max")
+HELD: Final[Changes] = ('radio.fleet.hold=["place", "cpu", "power"]',)
+FORMS: Final = ("fast", "safe", "plain")
+BASELINES: Final[Mapping[str, str]] = {
+    "FedPer": "fedper",
+    "LG-FedAvg": "lg-fedavg",
+    "FedAvg-S": "fedavg-s",
+    "FedAvg": "fedavg",
+    "FedAvg-P": "fedavg-p",
+    "FedMask": "fedmask",
+}
+YARDSTICK: Final = "FedPer, equal"
+OPT: Final[Mapping[str, Changes]] = {f"FLPDSP-OPT {form}": (f"allocation.form={form}",) for form in FORMS}
+EQUAL: Final[Mapping[str, Changes]] = {
+    f"{shown}, equal": (*OWN, f"algorithm.name={name}") for shown, name in BASELINES.items()
+}
+SPLIT: Final[Mapping[str, Changes]] = {
+    f"{shown}, min-max": (*MIN_MAX, f"algorithm.name={name}") for shown, name in BASELINES.items()
+}
+METHODS: Final[Mapping[str, Changes]] = {**OPT, **EQUAL, **SPLIT}
+LOOKS: Final[Mapping[str, tuple[int, str]]] = {  # label -> colour and dash, the same in every figure
+    **{name: (0, dash) for name, dash in zip(OPT, ("-", "--", ":"), strict=True)},
+    **{name: (number, "-") for number, name in enumerate(BASELINES, start=1)},
+    "FLPDSP": (0, "-."),
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A data set under the protocol: its partitions (settings file and changes), targets, and how it is made quick.
+
+    `only` names the methods of a reduced study, without their rule for bandwidth, and what each changes there; all
+    of them, unchanged, when it is empty. `drawn` has the methods of its figures.
+    """
+
+    dataset: str
+    partitions: Mapping[str, tuple[str, Changes]]
+    targets: Mapping[str, tuple[float, ...]]
+    quick: Changes
+    only: Mapping[str, Changes] = field(default_factory=dict)
+    drawn: Mapping[str, Changes] = field(default_factory=lambda: {**OPT, **EQUAL})
+
+    def of(self, methods: Mapping[str, Changes]) -> dict[str, Changes]:
+        """Those of the methods that the study runs."""
+        if not self.only:
+            return dict(methods)
+        bare = {name: name.partition(",")[0] for name in methods}
+        return {name: (*own, *self.only[bare[name]]) for name, own in methods.items() if bare[name] in self.only}
+
+    def job(
+        self,
+        method: str,
+        changes: Sequence[str],
+        partition: str,
+        seed: int,
+        scale: Scale,
+        **labels: str,
+    ) -> Job:
+        """One run; `changes` come after the partition's and before what makes it quick."""
+        file, own = self.partitions[partition]
+        name = f"{method}, {partition}" + (" (quick)" if scale.quick else "")
+        last = [*(self.quick if scale.quick else ()), f"seed={seed}", f"name={name}", "run.threads=1"]
+        settings = Settings.from_toml(CONFIGS / f"{file}.toml", [*own, *changes, *last])
+        return Job({"method": method, "partition": partition, **labels}, settings)
+
+    def jobs(
+        self, methods: Mapping[str, Sequence[str]], scale: Scale, *, stop: bool = False, partitions: Iterable[str] = ()
+    ) -> list[Job]:
+        """Every method on every partition and seed; with `stop`, runs end once the last target is met."""
+        return [
+            self.job(method, [*changes, *self._stop(partition, stop)], partition, seed, scale)
+            for seed in scale.seeds
+            for partition in partitions or self.partitions
+            for method, changes in methods.items()
+        ]
+
+    def _stop(self, partition: str, stop: bool) -> Changes:
+        return (f"run.stop_at_accuracy={max(self.targets[partition])}",) if stop else ()
+
+
+def longer(rounds: int, decay: float) -> Changes:
+    """More and shorter rounds for the same simulated time; the learning rate falls more slowly, to the same end."""
+    return (f"rounds={rounds}", f"training.learning_rate_decay={decay}", f"run.checkpoint_every={rounds}")
+
+
+def curve_of(outcome: Outcome) -> ComparedRun:
+    """The evaluated rounds of a finished job."""
+    settings = outcome.run.settings
+    return compared(settings.name, str(settings.algorithm.model_dump()["name"]), outcome.run.rounds)
+
+
+def line_of(outcome: Outcome, values: Sequence[float], panel: str) -> Line:
+    """A curve over simulated seconds, under its method's name."""
+    label = outcome.job.labels["method"].removesuffix(", equal")
+    return Line(panel, label, curve_of(outcome).spent["latency_s"], values)
+
+
+def at_time(spent: Sequence[float], values: Sequence[float], moment: float) -> float:
+    """A curve's value at a moment, by linear interpolation; before its first point that point's."""
+    import numpy as np
+
+    return float(np.interp(moment, spent, values))
+
+
+def with_quantity(labels: Labels, quantity: str, **more: str) -> dict[str, str]:
+    """Labels of one quantity of a job."""
+    return {**labels, "quantity": quantity, **more}
+
+
+def percent(target: float) -> str:
+    """A target as tables name it.
+
+    >>> percent(0.8)
+    '80 %'
+    """
+    return f"{100 * target:g} %"
+
+
+MNIST: Final = Study(
+    dataset="MNIST",
+    partitions={
+        "Class-4": ("joint_class2", ("task.partition.classes_per_client=4",)),
+        "Class-2": ("joint_class2", ()),
+        "alpha 0.5": ("joint_alpha01", ("task.partition.alpha=0.5",)),
+        "alpha 0.1": ("joint_alpha01", ()),
+    },
+    targets=dict.fromkeys(("Class-4", "Class-2", "alpha 0.5", "alpha 0.1"), (0.8, 0.9)),
+    # A fifth of the clients on a fifth of the band, on the embedded digits.
+    quick=("task.dataset=mnist-5k", "task.partition.clients=20", "radio.fleet.bandwidth_hz=2e6", "rounds=60"),
+)

@@ -1,0 +1,194 @@
+"""Reproduce entries of the catalogue: run what is missing, keep what is finished, judge, write."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
+from leanfed.errors import LeanfedError
+from leanfed.reproduction.catalogue import ENTRIES, Entry, Job, Outcome, Scale
+from leanfed.reproduction.evidence import judge_again, write_evidence
+from leanfed.reproduction.library import RunLibrary, content_key, job_digest, learning_key
+from leanfed.reproduction.results_page import read_results, write_page
+from leanfed.results import RunFolder
+from leanfed.runs.estimate import estimate
+from leanfed.runs.settings import Settings
+from leanfed.runs.workers import carry_out_all
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to reproduce, and how."""
+
+    names: Sequence[str]
+    runs: Path = Path("runs/reproduce")
+    out: Path = Path("results")
+    seeds: int | None = None
+    quick: bool = False
+    train: bool = True  # False: judge on the runs that are finished, or that can be charged from them
+    processes: int | None = None
+    data_dir: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where results go; quick ones never stand among full ones."""
+        return self.out / "quick" if self.quick else self.out
+
+    @property
+    def page(self) -> Path:
+        """The generated page: beside a folder called results, inside any other."""
+        beside = not self.quick and self.out.name == "results"
+        return (self.out.parent if beside else self.folder) / "RESULTS.md"
+
+    def entries(self) -> dict[str, tuple[Entry, Scale]]:
+        """The entries that are asked for; all where none is named."""
+        chosen = {name: ENTRIES[name] for name in self.names or ENTRIES}
+        return {name: (entry, entry.scale(self.seeds, self.quick)) for name, entry in chosen.items()}
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told what happens."""
+
+    begin: Callable[[int, int, float], None] = lambda runs, rounds, seconds: None
+    tell: Callable[[], None] = lambda: None
+
+
+SILENT = Watch()
+
+
+def reproduce(request: Request, watch: Watch = SILENT) -> list[dict[str, Any]]:
+    """Carry out, judge and write; returns the content of each results.json."""
+    entries = request.entries()
+    library = RunLibrary(request.runs)
+    jobs = {name: list(e.jobs(scale)) for name, (e, scale) in entries.items()}
+    failures = _run_missing([job for some in jobs.values() for job in some], library, request, watch)
+    written = []
+    for name, (entry, scale) in entries.items():
+        written.append(_judge(name, entry, scale, jobs[name], library, request, failures))
+    write_page(request.folder, request.page)
+    return written
+
+
+def judge_again_all(request: Request) -> list[dict[str, Any]]:
+    """Judge the numbers of the results files that are there by today's claims; no run is needed."""
+    there = [(name, e) for name, (e, _) in request.entries().items() if read_results(request.folder / name)]
+    written = [judge_again(request.folder / name, entry) for name, entry in there]
+    write_page(request.folder, request.page)
+    return written
+
+
+def missing(jobs: Sequence[Job], library: RunLibrary) -> list[Settings]:
+    """Runs that nothing finished serves: of those that share a content, the one that serves the others too."""
+    wanted: dict[str, Settings] = {}
+    for job in jobs:
+        if library.find(job.settings) is None:
+            key = content_key(job.settings)
+            wanted[key] = max(wanted.get(key, job.settings), job.settings, key=_demand)
+    return sorted(wanted.values(), key=_demand, reverse=True)
+
+
+def _demand(settings: Settings) -> tuple[float, int, int]:
+    """How much of a run is asked for."""
+    return (settings.run.stop_at_accuracy or 2.0, settings.rounds, -settings.evaluation.every)
+
+
+def _run_missing(jobs: Sequence[Job], library: RunLibrary, request: Request, watch: Watch) -> list[str]:
+    """Carry out runs until everything that is asked for is served."""
+    failures: list[str] = []
+    tried: set[str] = set()
+    processes = request.processes or len(os.sched_getaffinity(0))
+    while True:
+        wanted = [one for one in missing(jobs, library) if not library.charge(one, request.data_dir)]
+        left = _one_of_each_learning(one for one in wanted if job_digest(one) not in tried)
+        if not left or not request.train:
+            break
+        tried |= {job_digest(settings) for settings in left}
+        watch.begin(len(left), sum(settings.rounds for settings in left), _seconds(left, request) / processes)
+        work = [(settings, library.home_of(settings)) for settings in left]
+        failures += carry_out_all(
+            work,
+            processes=processes,
+            data_dir=request.data_dir,
+            tell=watch.tell,
+            done=lambda folder: library.add(RunFolder(folder)),
+        )
+    return failures
+
+
+def _one_of_each_learning(wanted: Iterable[Settings]) -> list[Settings]:
+    """Of runs that differ only in what they are charged for, the first: the others are charged from it."""
+    chosen: dict[str, Settings] = {}
+    for settings in wanted:
+        chosen.setdefault(learning_key(settings) or content_key(settings), settings)
+    return list(chosen.values())
+
+
+def _seconds(left: Sequence[Settings], request: Request) -> float:
+    """What the missing runs would take one after another: one of each kind is tried for a round."""
+    rates: dict[tuple[str, str, int], float] = {}
+    total = 0.0
+    for settings in left:
+        kind = (settings.task.dataset, settings.task.model, settings.evaluation.every)
+        if kind not in rates:
+            try:
+                tried = estimate(settings, None if request.data_dir is None else str(request.data_dir))
+            except LeanfedError:  # it will be told when the run itself fails
+                continue
+            rates[kind] = tried["estimated_seconds"] / settings.rounds
+        total += rates[kind] * settings.rounds
+    return total
+
+
+def _judge(
+    name: str,
+    entry: Entry,
+    scale: Scale,
+    jobs: Sequence[Job],
+    library: RunLibrary,
+    request: Request,
+    failures: Sequence[str],
+) -> dict[str, Any]:
+    """Measure, judge and write one entry."""
+    began = time.perf_counter()
+    found = [(job, library.find(job.settings)) for job in jobs]
+    outcomes = [Outcome(job, run) for job, run in found if run is not None]
+    measured = entry.measure(outcomes, scale)
+    runs = {outcome.run.folder.path: outcome.run.core_seconds for outcome in outcomes}
+    spent = sum(runs.values()) + (time.perf_counter() - began)
+    about = {
+        "version": "quick" if scale.quick else "full",
+        "seeds": list(scale.seeds),
+        "runs": len(jobs),
+        "runs_missing": len(found) - len(outcomes),
+        "failures": [text for text in failures if any(text.startswith(f"{job.settings.name}:") for job in jobs)],
+        "core_minutes": round(spent / 60, 2),
+    }
+    return write_evidence(request.folder / name, name, entry, measured, about=about)
+
+
+def listed(out: Path) -> list[dict[str, Any]]:
+    """Every entry with what it needs and what is known of it."""
+    rows = []
+    for name in ENTRIES:
+        entry = ENTRIES[name]
+        known = read_results(out / name)
+        verdicts = [claim["verdict"] for claim in known["claims"]] if known else []
+        rows.append(
+            {
+                "name": name,
+                "title": entry.title,
+                "place": entry.place,
+                "runs": len(entry.jobs(entry.scale(None, False))),
+                "holds": verdicts.count("holds"),
+                "fails": verdicts.count("fails"),
+                "claims": len(entry.claims),
+                "core_minutes": known["core_minutes"] if known else None,
+            }
+        )
+    return rows

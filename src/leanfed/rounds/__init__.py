@@ -1,0 +1,1 @@
+"""What a round is, on any engine: who takes part, what is asked, aggregated, charged and recorded."""

@@ -1,0 +1,206 @@
+"""Checkpoints that are whole or absent: files first, then one manifest that vouches for them, then the broom."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import polars as pl
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+from torch import Tensor
+
+from leanfed.algorithms.base import ServerState
+from leanfed.errors import StorageError
+from leanfed.files import explained, read_json, sha256_of, write_json, write_new
+from leanfed.results import TABLES, read_rows, rows_to_arrays
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.loop import Progress
+from leanfed.rounds.world import World
+
+MANIFEST = "manifest.json"
+MOST_PARTS = 24  # files of one kind before they are merged
+LARGE_BYTES = 1 << 20  # of one client's state: from here on every client has a file of its own
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class Checkpoints:
+    """The checkpoint folder of one run.
+
+    A save writes the server with the clients that changed, and the new rows, under names of their own, and replaces
+    the manifest in one step; files that it no longer names are swept. At any instant the manifest on disk describes a
+    whole state. Writing happens beside the next round, from copies; `wait` before relying on the disk.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.folder = folder
+        self.fingerprint = fingerprint
+        self._sums: dict[str, str] = {}  # file -> SHA-256
+        self._live: dict[str, list[int]] = {}  # state file -> clients whose newest state it holds
+        self._rows: list[str] = []  # files of rows in order
+        self.extra: dict[str, Any] = {}  # what the last load found beside the state
+        self._writer = ThreadPoolExecutor(1, "leanfed-checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, progress: Progress, tables: Mapping[str, pl.DataFrame], extra: dict[str, Any] | None = None) -> None:
+        """Begin to make `progress`, the rows since the last save and `extra` (plain values) durable."""
+        self.wait()
+        store, chosen = progress.clients, sorted(progress.clients.changed)
+        if store.bytes_per_client >= LARGE_BYTES:
+            self._save_apart(progress.round, store, chosen)
+            chosen = []
+        elif len(self._live) >= MOST_PARTS:
+            chosen = store.started()
+        arrays = _state_arrays(progress, chosen)
+        store.changed.clear()
+        self._writing = self._writer.submit(self._write_all, progress.round, arrays, chosen, dict(tables), extra or {})
+
+    def wait(self) -> None:
+        """Return when the last save is on disk, or raise what stopped it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Wait for the last save, then let the writer go."""
+        try:
+            self.wait()
+        finally:
+            self._writer.shutdown()
+
+    def load(self, world: World) -> Progress | None:
+        """The newest whole state, or nothing when there is none yet."""
+        if not (self.folder / MANIFEST).is_file():
+            return None
+        manifest = read_json(self.folder / MANIFEST)
+        self._check(manifest)
+        self._sums, self._live, self._rows = manifest["sha256"], manifest["clients"], manifest["rows"]
+        self.extra = manifest.get("extra", {})
+        store = world.new_clients()
+        for name, clients in self._live.items():
+            store.restore(_named(self._read(name), "client."), clients)
+        return Progress(manifest["round"], _server_state(self._read(manifest["server"])), store)
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """All rows saved so far."""
+        return {name: read_rows([self.folder / part for part in self._rows], name) for name in TABLES}
+
+    def _save_apart(self, number: int, store: ClientStore, chosen: list[int]) -> None:
+        """Large states: a file for each client that changed, written here and now, so that one is in memory at a time.
+
+        No file is ever merged with others, so a save never writes more than what changed.
+        """
+        for client in chosen:
+            name = f"client-{client:06d}-{number:06d}.safetensors"
+            self._write(name, _client_arrays(store, [client]))
+            self._live = _replaced(self._live, name, [client])
+
+    def _write_all(
+        self,
+        number: int,
+        arrays: Arrays,
+        chosen: list[int],
+        tables: dict[str, pl.DataFrame],
+        extra: dict[str, Any],
+    ) -> None:
+        """State, rows, manifest, broom; in the writer's thread."""
+        state, rows = f"state-{number:06d}.safetensors", f"rows-{number:06d}.safetensors"
+        self._write(state, arrays)
+        if chosen:
+            self._live = _replaced(self._live, state, chosen)
+        self._save_rows(rows, tables)
+        named = {state, *self._live, *self._rows}
+        self._sums = {name: self._sums[name] for name in sorted(named)}
+        manifest = {
+            "format": 2,
+            "round": number,
+            "fingerprint": self.fingerprint,
+            "server": state,
+            "clients": self._live,
+            "rows": self._rows,
+            "sha256": self._sums,
+            "extra": extra,
+        }
+        write_json(self.folder / MANIFEST, manifest)
+        self._sweep(named | {MANIFEST})
+
+    def _check(self, manifest: dict[str, Any]) -> None:
+        """Refuse a damaged checkpoint, or one of other data."""
+        if manifest.get("fingerprint") != self.fingerprint:
+            raise StorageError(
+                f"The checkpoint in {self.folder} was made with other data or another split of it. "
+                "Point --data-dir (or LEANFED_DATA) at the data the run began with."
+            )
+        for name, expected in manifest["sha256"].items():
+            path = self.folder / name
+            if not path.is_file() or sha256_of(path) != expected:
+                raise StorageError(f"{path} is missing or damaged. Restore it from a copy, or start a new run.")
+
+    def _save_rows(self, name: str, tables: dict[str, pl.DataFrame]) -> None:
+        """Write the new rows, if there are any; many files become one."""
+        if all(table.is_empty() for table in tables.values()):
+            return
+        parts = [part for part in self._rows if part != name]
+        if len(parts) >= MOST_PARTS:
+            paths = [self.folder / part for part in parts]
+            tables = {
+                table: pl.concat([read_rows(paths, table), rows], how="diagonal") for table, rows in tables.items()
+            }
+            parts = []
+        self._write(name, rows_to_arrays(tables))
+        self._rows = [*parts, name]
+
+    def _write(self, name: str, arrays: Arrays) -> None:
+        content = save(arrays)
+        write_new(self.folder / name, content)
+        self._sums[name] = hashlib.sha256(content).hexdigest()
+
+    def _read(self, name: str) -> dict[str, Tensor]:
+        path = self.folder / name
+        with explained(path, "read"):
+            try:
+                return {key: torch.from_numpy(array) for key, array in load_file(path).items()}
+            except SafetensorError as error:
+                raise StorageError(f"{path} is damaged ({error}). Start a new run.") from error
+
+    def _sweep(self, named: set[str]) -> None:
+        """Remove files that the manifest does not name."""
+        for path in self.folder.iterdir():
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+
+def _state_arrays(progress: Progress, clients: list[int]) -> Arrays:
+    """Server and clients under one set of names, in the order of the names."""
+    server = progress.server
+    tensors = {"server.shared": server.shared}
+    tensors |= {f"server.memory.{name}": tensor for name, tensor in server.memory.items()}
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    arrays |= _client_arrays(progress.clients, clients) if clients else {}
+    return {name: arrays[name] for name in sorted(arrays)}
+
+
+def _client_arrays(store: ClientStore, clients: Iterable[int]) -> Arrays:
+    """What some clients hold."""
+    return {f"client.{name}": tensor.numpy() for name, tensor in store.snapshot(clients).items()}
+
+
+def _server_state(tensors: dict[str, Tensor]) -> ServerState:
+    return ServerState(tensors["server.shared"], _named(tensors, "server.memory."))
+
+
+def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _replaced(live: dict[str, list[int]], newest: str, clients: list[int]) -> dict[str, list[int]]:
+    """Which file holds the newest state of which clients, after a file with `clients` was added."""
+    gone = set(clients)
+    left = {file: [c for c in held if c not in gone] for file, held in live.items() if file != newest}
+    return {**{file: held for file, held in left.items() if held}, newest: clients}

@@ -1,0 +1,167 @@
+"""What a round costs its clients: the fleet's state and the work done become seconds, joules, bits and FLOPs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from leanfed.algorithms.base import Algorithm
+from leanfed.errors import SettingsError
+from leanfed.records import Floats, RoundPlan, Section
+from leanfed.rounds.engine import RoundOutcome
+from leanfed.rounds.world import World
+from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, SampledFleet
+from leanfed.wireless.fleet_file import read_fleet
+from leanfed.wireless.payload import dense_bits, exact_bits, mask_bits, paper_bits
+from leanfed.wireless.round_cost import RoundCost, Workload, round_cost
+
+
+class RadioSettings(Section):
+    """The radio and the devices, as in the paper's parameter table; what it leaves open is tagged in the text."""
+
+    fleet: FleetSettings = Field(default_factory=FleetSettings)
+    """How devices are drawn each round."""
+    fleet_file: str | None = None
+    """Measured devices (CSV or Parquet) instead of drawn ones."""
+    cycles_per_sample: float = Field(default=8e6, gt=0)
+    """C, CPU cycles for one sample on the whole model (assumed; the paper does not say)."""
+    head_step: Literal["operations", "weights"] = "operations"
+    """What a head's further steps on a batch are charged as, which the paper does not know: their multiply-adds over
+    the model's, or their weights over the model's as in Eq. (12)."""
+    payload: Literal["exact", "paper"] = "exact"
+    """The bits that latency and energy are charged for: the exact count, or the paper's S."""
+    value_bits: Literal[16, 32, 64] = 32
+    """F, bits of one value."""
+    downlink: Literal["neglected", "broadcast"] = "neglected"
+    """The broadcast of the shared part: free as in the paper, or at 33 dBm to the worst participant."""
+    wire: bool = False
+    """Send every update through the real codec and measure its bytes."""
+
+    @model_validator(mode="after")
+    def _the_codec_has_no_64_bit_values(self) -> RadioSettings:
+        if self.wire and self.value_bits == 64:
+            raise ValueError("wire = true sends 32- or 16-bit values; set value_bits = 32 or 16")
+        return self
+
+    def open_fleet(self, clients: int, seed: int) -> Fleet:
+        """The devices of a run: one for each client."""
+        if self.fleet.devices not in (clients, FleetSettings().devices):
+            raise SettingsError(
+                f"radio.fleet.devices = {self.fleet.devices}, but there are {clients} clients. Leave devices out."
+            )
+        settings = self.fleet.model_copy(update={"devices": clients})
+        if self.fleet_file is not None:
+            return read_fleet(Path(self.fleet_file), settings, clients=clients, seed=seed)
+        return SampledFleet(settings, seed)
+
+
+@dataclass(frozen=True)
+class RoundBill:
+    """A round's cost and its three bit counts, one entry per participant."""
+
+    cost: RoundCost
+    exact_bits: Floats
+    paper_bits: Floats
+    coded_bits: Floats | None  # where the codec is on
+
+    def round_row(self) -> dict[str, Any]:
+        """Columns of the rounds table."""
+        return {
+            "latency_s": float(self.cost.round_latency_s),
+            "energy_j": float(self.cost.round_energy_j),
+            "upload_bits": float(self.cost.round_upload_bits),
+            "exact_bits": float(self.exact_bits.sum()),
+            "paper_bits": float(self.paper_bits.sum()),
+            "coded_bits": None if self.coded_bits is None else float(self.coded_bits.sum()),
+            "download_bits": float(self.cost.download_bits),
+            "flops": float(self.cost.round_flops),
+        }
+
+    def client_columns(self) -> dict[str, Any]:
+        """Columns of the clients table."""
+        return {
+            "communication_s": self.cost.communication_s,
+            "computation_s": self.cost.computation_s,
+            "energy_j": self.cost.energy_j,
+            "upload_bits": self.cost.upload_bits,
+            "exact_bits": self.exact_bits,
+            "paper_bits": self.paper_bits,
+            "coded_bits": [None] * len(self.exact_bits) if self.coded_bits is None else self.coded_bits,
+            "flops": self.cost.flops,
+        }
+
+
+class Accountant:
+    """Charges each round of a run for what its participants did."""
+
+    def __init__(self, settings: RadioSettings, world: World) -> None:
+        self.settings = settings
+        self.world = world
+        self.fleet = settings.open_fleet(world.task.clients, world.task.seed)
+
+    def bill(self, plan: RoundPlan, outcome: RoundOutcome) -> RoundBill:
+        """The cost of one round."""
+        algorithm, split = self.world.algorithm, self.world.split
+        beside = self.settings.value_bits * self.world.statistics_size
+        exact, paper = upload_bits(algorithm, split.shared_size, outcome.entries, self.settings.value_bits, beside)
+        workload = Workload(
+            upload_bits=exact if self.settings.payload == "exact" else paper,
+            computed_share=computed_share(self.world, self.settings, plan.r),
+            samples=outcome.samples.astype(float),
+            cycles_per_sample=self.settings.cycles_per_sample,
+            download_bits=float(dense_bits(split.shared_size, value_bits=self.settings.value_bits)) + beside
+            if plan.participants
+            else 0.0,
+        )
+        state = of_participants(self.fleet.state(plan.round), plan.participants)
+        cost = round_cost(state, workload, plan.share, downlink=self.settings.downlink)
+        return RoundBill(cost, exact, paper, outcome.coded_bits)
+
+
+def head_work(world: World, radio: RadioSettings) -> float:
+    """Work of a whole head in a round, in units of the head's share in Eq. (12): 1 where it takes one step a batch."""
+    split, more = world.split, world.algorithm.steps_of_head - 1
+    if not more:
+        return 1.0
+    weights = split.private_size / split.size
+    return 1.0 + more * (1.0 if radio.head_step == "weights" else world.head_step_share / weights)
+
+
+def computed_share(world: World, radio: RadioSettings, r: Floats) -> Floats:
+    """Share of a model's step that clients compute at keep rates r, with what their heads' further steps add."""
+    split = world.split
+    more = (head_work(world, radio) - 1.0) * split.private_size / split.size
+    return np.asarray(world.algorithm.computed_share(split, r) + r * more)
+
+
+def upload_bits(
+    algorithm: Algorithm, size: int, entries: Floats | Any, value_bits: int, beside: float = 0.0
+) -> tuple[Floats, Floats]:
+    """(exact, paper) bits of uploads with so many entries of a vector of `size`, and so many bits `beside` them.
+
+    The paper's S is for values with positions; what has none is counted alike in both.
+    """
+    if algorithm.upload_form == "mask":
+        bits = np.asarray(mask_bits(entries)) + beside
+        return bits, bits
+    exact = exact_bits(size, entries, value_bits=value_bits) + beside
+    if algorithm.upload_form == "dense":
+        return exact, exact
+    return exact, paper_bits(size, entries / size, value_bits=value_bits) + beside
+
+
+def of_participants(state: FleetState, participants: tuple[int, ...]) -> FleetState:
+    """The devices of those who take part."""
+    chosen = list(participants)
+    return FleetState(
+        gain=state.gain[chosen],
+        power_w=state.power_w[chosen],
+        cpu_hz=state.cpu_hz[chosen],
+        energy_coefficient=state.energy_coefficient[chosen],
+        bandwidth_hz=state.bandwidth_hz,
+        noise_w_per_hz=state.noise_w_per_hz,
+    )

@@ -1,0 +1,152 @@
+"""The loop: plan a round, run it, evaluate when asked, and hand a record to whoever listens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from leanfed.algorithms.base import ServerState
+from leanfed.records import Floats, RoundPlan
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.costs import Accountant
+from leanfed.rounds.engine import Engine, RoundOutcome, nobody
+from leanfed.rounds.evaluation import Evaluation, EvaluationSettings
+from leanfed.rounds.planning import Planned, Planner
+from leanfed.rounds.probing import Prober, TheorySettings
+from leanfed.rounds.world import World
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands between two rounds; `clients` is the live store."""
+
+    round: int  # the next round
+    server: ServerState
+    clients: ClientStore
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One finished round: where the run stands now, and its rows."""
+
+    progress: Progress
+    row: dict[str, Any]
+    rounds: pl.DataFrame  # one row
+    clients: pl.DataFrame  # one row per participant
+    evaluations: pl.DataFrame  # one row per client where the round was evaluated, else none
+    planned: Planned
+    seconds: dict[str, float]  # where the time went: train, test; not part of the result
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The rows by the name of their table in the run folder."""
+        return {"rounds": self.rounds, "clients": self.clients, "evaluations": self.evaluations}
+
+
+def start(world: World) -> Progress:
+    """Before the first round."""
+    return Progress(0, world.algorithm.start_server(world.task), world.new_clients())
+
+
+def play(
+    world: World,
+    engine: Engine,
+    accountant: Accountant,
+    planner: Planner,
+    progress: Progress,
+    *,
+    rounds: int,
+    evaluation: EvaluationSettings,
+    theory: TheorySettings,
+) -> Iterator[RoundRecord]:
+    """Run the rounds that are left."""
+    prober = Prober(theory, world, engine.model)
+    for number in range(progress.round, rounds):
+        planned = planner.plan(number)
+        plan = planned.plan
+        probed = prober.row(progress.server, progress.clients, plan)
+        began = time.perf_counter()
+        outcome = (
+            engine.run_round(progress.server, progress.clients, plan) if plan.participants else nobody(progress.server)
+        )
+        trained = time.perf_counter()
+        progress = Progress(number + 1, outcome.server, progress.clients)
+        due = (number + 1) % evaluation.every == 0 or number + 1 == rounds
+        tested = engine.evaluate(progress.server, progress.clients) if due else None
+        seconds = {"train": trained - began, "test": time.perf_counter() - trained}
+        bill = accountant.bill(plan, outcome)
+        row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed}
+        planner.observe(row)
+        columns = {**client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
+        yield RoundRecord(
+            progress=progress,
+            row=row,
+            rounds=typed_frame({name: [value] for name, value in row.items()}),
+            clients=typed_frame(columns),
+            evaluations=typed_frame(evaluation_columns(number, tested)),
+            planned=planned,
+            seconds=seconds,
+        )
+
+
+def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
+    """One row of the rounds table; test columns are empty where nothing was evaluated."""
+    gamma = world.task.gamma[list(plan.participants)]
+    return {
+        "round": plan.round,
+        "participants": len(plan.participants),
+        "train_loss": float(gamma @ outcome.loss / gamma.sum()) if plan.participants else None,
+        "samples": int(outcome.samples.sum()),
+        "entries": int(outcome.entries.sum()),
+        "k_mean": float(plan.k.mean()) if plan.participants else None,
+        "r_mean": float(plan.r.mean()) if plan.participants else None,
+        "accuracy": tested.accuracy if tested else None,
+        "loss": tested.loss if tested else None,
+        "worst_decile": tested.worst_decile if tested else None,
+        "f1": tested.f1 if tested else None,
+        "majority_guess": float(world.task.gamma @ world.task.majority_guess),
+    }
+
+
+def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
+    """Columns of the clients table, one entry per participant."""
+    clients = np.array(plan.participants, dtype=np.int64)
+    return {
+        "round": np.full(len(clients), plan.round),
+        "client": clients,
+        "k": plan.k,
+        "r": plan.r,
+        "share": shares_of(plan),
+        "loss": outcome.loss,
+        "samples": outcome.samples,
+        "entries": outcome.entries,
+        "accuracy": tested.accuracy_per_client[clients] if tested else [None] * len(clients),
+    }
+
+
+def shares_of(plan: RoundPlan) -> Floats:
+    """Every participant's share of the band; an even one where the plan names none."""
+    count = len(plan.participants)
+    return np.full(count, 1 / max(1, count)) if plan.share is None else plan.share
+
+
+def evaluation_columns(number: int, tested: Evaluation | None, clients: Sequence[int] | None = None) -> dict[str, Any]:
+    """Columns of the evaluations table: every client's own result, whether it took part in the round or not."""
+    count = len(tested.accuracy_per_client) if tested else 0
+    return {
+        "round": np.full(count, number),
+        "client": np.arange(count) if clients is None else np.array(clients),
+        "accuracy": tested.accuracy_per_client if tested else [],
+        "loss": tested.loss_per_client if tested else [],
+    }
+
+
+def typed_frame(columns: dict[str, Any]) -> pl.DataFrame:
+    """Columns with one type for each, so that rows of any two rounds fit together."""
+    whole = {"round", "client", "participants", "samples", "entries"}
+    return pl.DataFrame(columns, schema={name: pl.Int64 if name in whole else pl.Float64 for name in columns})

@@ -1,0 +1,220 @@
+"""Each round's plan: the fleet's state becomes participants, keep rates and bandwidth shares.
+
+A plan follows from the settings, the seed, the round and what was measured on the run before it, so a run that goes on
+after a stop plans as it would have done. The participation floor and the energy budgets look back at earlier plans;
+those are made again where they are not remembered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from leanfed.allocation.energy import EnergyState, energy_spent, pacing_cap, plan_round
+from leanfed.allocation.fast_form import set_pace
+from leanfed.allocation.plan import plan as plan_once
+from leanfed.allocation.problem import Problem
+from leanfed.allocation.rules import fastest_rates, fastest_split
+from leanfed.allocation.solution import Solution, Status
+from leanfed.errors import InfeasibleError, InputError
+from leanfed.records import Floats, Ints, RoundPlan
+from leanfed.rounds.costs import Accountant, computed_share, head_work, of_participants, upload_bits
+from leanfed.rounds.forms import AllocationSettings
+from leanfed.theory.bound import theta1, theta2
+from leanfed.theory.recorded import constants_so_far
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, what it took to make it, and why it is as it is (nothing where there was nothing to decide)."""
+
+    plan: RoundPlan
+    seconds: float
+    reasons: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What the plans up to a round leave behind for the next."""
+
+    next: int  # the round that comes now
+    absent: Ints  # rounds since each client took part
+    energy: EnergyState | None  # what is left of the budgets over the whole run
+
+
+class Planner:
+    """Plans the rounds of a run over the fleet and the payload that its accountant charges for."""
+
+    def __init__(self, settings: AllocationSettings, accountant: Accountant, rounds: int) -> None:
+        self.settings = settings
+        self.accountant = accountant
+        self.world = accountant.world
+        self.rounds = rounds  # of the whole run
+        self._past = self._beginning()
+        self._measured: list[dict[str, Any]] = []  # what `observe` was told, in the order of the rounds
+
+    def memory(self) -> dict[str, Any]:
+        """What later plans depend on, as plain values."""
+        past = self._past
+        return {
+            "next": past.next,
+            "absent": past.absent.tolist(),
+            "energy": None if past.energy is None else past.energy.to_json(),
+        }
+
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """Go on from a `memory`."""
+        energy = None if memory["energy"] is None else EnergyState.from_json(memory["energy"])
+        self._past = _Past(memory["next"], np.array(memory["absent"], dtype=np.int64), energy)
+
+    def plan(self, number: int) -> Planned:
+        """The plan of one round."""
+        if self.settings.rule == "own":
+            return self._own(number)
+        if number < self._past.next:
+            self._past = self._beginning()
+        for earlier in range(self._past.next, number if self._looks_back else 0):
+            self._step(earlier)
+        return self._step(number)
+
+    def observe(self, row: Mapping[str, Any]) -> None:
+        """Take note of a finished round's row: the constants measured in it give later rounds their theta."""
+        if self.settings.theta == "estimated" and row["theory_loss"] is not None:
+            self._measured.append({name: row[name] for name in row if name == "round" or name.startswith("theory_")})
+
+    @property
+    def _looks_back(self) -> bool:
+        return bool(self.settings.within_rounds) or self.settings.energy_total_j is not None
+
+    def _beginning(self) -> _Past:
+        clients, total_j = self.world.task.clients, self.settings.energy_total_j
+        energy = None if total_j is None else EnergyState.start(np.full(clients, total_j), self.rounds)
+        return _Past(0, np.zeros(clients, dtype=np.int64), energy)
+
+    def _step(self, number: int) -> Planned:
+        """Plan the next round, count who was absent and what was spent."""
+        began = time.perf_counter()
+        plan, reasons, energy = self._joint(number)
+        absent = self._past.absent + 1
+        absent[list(plan.participants)] = 0
+        self._past = _Past(number + 1, absent, energy)
+        return Planned(plan, time.perf_counter() - began, reasons)
+
+    def _own(self, number: int) -> Planned:
+        """The method's own rates, on even shares or on the fastest split."""
+        began, plan = time.perf_counter(), self.world.plan(number)
+        if self.settings.bandwidth == "equal":
+            return Planned(plan, time.perf_counter() - began, {})
+        radio, algorithm, split = self.accountant.settings, self.world.algorithm, self.world.split
+        entries = algorithm.entries(split, plan.k, plan.r)
+        beside = radio.value_bits * self.world.statistics_size
+        exact, paper = upload_bits(algorithm, split.shared_size, entries, radio.value_bits, beside)
+        problem = self._problem(number, plan.participants, fixed_share=computed_share(self.world, radio, plan.r))
+        shares, _ = fastest_split(problem, exact if radio.payload == "exact" else paper, plan.r)
+        return Planned(replace(plan, share=shares), time.perf_counter() - began, {})
+
+    def _joint(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
+        """k, r and shares for everybody who can take part, why, and the energy that is left."""
+        cohort = self.world.cohort(number)
+        members = list(cohort)
+        floor = 1 if self.settings.settling(number, self.rounds) else self.settings.within_rounds
+        due = self._past.absent[members] + 1 >= floor if floor else None
+        energy = self._past.energy
+        budget = None if energy is None else energy.of(members)
+        solution, reasons, budget = self._solve(self._problem(number, cohort), number, due, budget)
+        out = {entry.client for entry in solution.excluded}
+        taking = [place for place in range(len(cohort)) if place not in out]
+        if solution.status is Status.INFEASIBLE:
+            taking = []
+        if not taking and number == 0:
+            raise InfeasibleError(
+                f"No client can take part in round {number}: {solution.excluded[0].why} (client "
+                f"{cohort[solution.excluded[0].client]}). Raise allocation.deadline_s or allocation.energy_budget_j."
+            )
+        reasons |= {"solver": solution.solver, "status": str(solution.status), "trace": list(solution.trace)}
+        reasons["starved"] = [cohort[place] for place in solution.starved]
+        reasons["due"] = [cohort[place] for place in reasons.get("due", ())]
+        reasons["excluded"] = [{**entry.to_json(), "client": cohort[entry.client]} for entry in solution.excluded]
+        participants = tuple(cohort[place] for place in taking)
+        plan = RoundPlan(number, participants, solution.k[taking], solution.r[taking], solution.l[taking])
+        return plan, reasons, None if energy is None or budget is None else energy.with_part(members, budget)
+
+    def _solve(
+        self, problem: Problem, number: int, due: Any, budget: EnergyState | None
+    ) -> tuple[Solution, dict[str, Any], EnergyState | None]:
+        """The form's answer, its reasons, and the energy left after it."""
+        payload = self.accountant.settings.payload
+        capped = problem if budget is None else pacing_cap(problem, budget)
+        if number == 0 and self.settings.first_k is not None:
+            first_r = 1.0 if self.settings.first_r is None else self.settings.first_r
+            solution = fastest_rates(capped, k=self.settings.first_k, r=first_r, payload=payload)
+            return solution, {}, budget and budget.after(problem, energy_spent(capped, solution))
+        if self.settings.form == "fast":
+            pace = set_pace(capped, due=due, payload=payload)
+            return pace.solution, pace.reasons(), budget and budget.after(problem, energy_spent(capped, pace.solution))
+        problem, theta = self._with_theta(problem, number)
+        if budget is not None:
+            solution, budget = plan_round(problem, budget, payload=payload)
+        else:
+            solution = plan_once(problem, solver=self.settings.solver, payload=payload)
+            if solution.status is Status.SOLVER_FAILED:  # the certified solver does not fail
+                solution = plan_once(problem, payload=payload)
+        reasons = {
+            "objective": solution.objective,
+            "relative_gap": solution.relative_gap,
+            "price": solution.price,
+        }
+        return solution, reasons | theta, budget
+
+    def _with_theta(self, problem: Problem, number: int) -> tuple[Problem, dict[str, Any]]:
+        """The problem with the prices that Theorem 1 gives for what was measured before this round, and a word on it.
+
+        The given prices stay where nothing was measured yet, or where the learning rate is too large for the theorem.
+        """
+        seen = [row for row in self._measured if row["round"] < number]
+        if not seen:
+            return problem, {}
+        constants = constants_so_far(pl.DataFrame(seen, infer_schema_length=None))
+        try:
+            prices = theta1(constants), theta2(constants)
+        except InputError as error:
+            return problem, {"theta_refused": str(error)}
+        ratio = prices[0] / prices[1]
+        return replace(problem, theta1=ratio, theta2=1.0), {"theta_ratio": ratio}
+
+    def _problem(self, number: int, cohort: tuple[int, ...], *, fixed_share: Floats | None = None) -> Problem:
+        """The round's allocation problem: the state of the cohort's devices, the model's sizes, the limits.
+
+        With `fixed_share` the work is fixed: all of it counts as base and the head as nothing.
+        """
+        settings, radio, split = self.settings, self.accountant.settings, self.world.split
+        state = of_participants(self.accountant.fleet.state(number), cohort)
+        fixed = fixed_share is not None
+        share = np.ones(len(cohort)) if fixed_share is None else fixed_share
+        return Problem.of(
+            weights=self.world.task.gamma[list(cohort)],
+            channel_gain=state.gain,
+            power_w=state.power_w,
+            cpu_hz=state.cpu_hz,
+            batch_size=self.world.samples(cohort),
+            cycles_per_sample=radio.cycles_per_sample * share,
+            energy_coefficient=state.energy_coefficient,
+            deadline_s=None if fixed else settings.deadline_s,
+            energy_budget_j=None if fixed else settings.energy_budget_j,
+            k_min=settings.k_min,
+            k_max=settings.k_max,
+            r_min=settings.r_min,
+            bandwidth_hz=float(state.bandwidth_hz),
+            noise_w_per_hz=state.noise_w_per_hz,
+            base_size=split.shared_size,
+            head_size=0 if fixed else split.private_size,
+            head_work=1.0 if fixed else head_work(self.world, radio),
+            value_bits=radio.value_bits,
+            theta1=settings.theta1,
+            theta2=settings.theta2,
+        )

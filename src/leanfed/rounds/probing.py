@@ -1,0 +1,120 @@
+"""Measure the constants of the theory and the squared gradient norm while a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from leanfed.algorithms.base import Algorithm, ServerState, Training
+from leanfed.records import Floats, Ints, RoundPlan, Section
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.world import World
+from leanfed.streams import stream
+from leanfed.tasks.split import FlatModel
+from leanfed.tasks.task import Batch, draw_rows
+from leanfed.theory.constants import Probe, divergence_sq, estimate_constants, probe_client
+
+BATCHES = 4  # mini-batches per probe, for G and sigma
+MEASURED = ("loss", "l1", "l2", "g_sq", "m", "sigma_sq", "delta_sq")
+
+
+class TheorySettings(Section):
+    """Whether and how a run measures what Theorem 1 speaks of."""
+
+    every: int = Field(default=0, ge=0)
+    """Measure in round 0 and after every so many rounds; 0 switches it off."""
+    probes: int = Field(default=8, ge=1)
+    """Participants probed each time."""
+    samples: int = Field(default=256, ge=1)
+    """At most so many of a client's samples stand for all of them."""
+
+
+def why_no_bound(algorithm: Algorithm, training: Training) -> str | None:
+    """What Theorem 1 does not allow for in these settings, or None where it applies."""
+    if algorithm.upload_form == "mask":
+        return "masks are trained, not weights"
+    if training.local_steps > 1 or training.local_epochs is not None:
+        return "there is more than one local step"
+    if algorithm.steps_of_head > 1:
+        return "heads take more than one step"
+    if training.momentum or training.weight_decay:
+        return "there is momentum or weight decay"
+    return "the learning rate decays" if training.learning_rate_decay != 1.0 else None
+
+
+@dataclass(frozen=True)
+class Prober:
+    """Looks at the participants of a round before they train; what it sees follows from seed, round and state alone."""
+
+    settings: TheorySettings
+    world: World
+    model: FlatModel
+
+    def row(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> dict[str, Any]:
+        """Columns of the rounds table; none where measuring is off.
+
+        `gradient_norm_sq` is |grad F_n|^2 on the client's own samples at the model it is about to train (pruned where
+        the method prunes), weighted by gamma over the probed participants.
+        """
+        if self.settings.every == 0:
+            return {}
+        gamma = self._gamma(plan.participants)
+        applies = why_no_bound(self.world.algorithm, self.world.training) is None
+        row: dict[str, Any] = {
+            "gradient_norm_sq": None,
+            "theory_eta": self.world.training.rate(plan.round) if applies else None,
+            "theory_k": float(gamma @ plan.k) if plan.participants else None,
+            "theory_root": float(gamma @ np.sqrt(1.0 - plan.r)) if plan.participants else None,
+            **{f"theory_{name}": None for name in MEASURED},
+        }
+        due = plan.round % self.settings.every == 0 and plan.participants
+        return row | self._measure(server, clients, plan) if due else row
+
+    def _measure(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> dict[str, float]:
+        """The probes of one round in numbers."""
+        world, there = self.world, len(plan.participants)
+        drawn = stream(world.task.seed, "probe", plan.round).choice(
+            there, min(self.settings.probes, there), replace=False
+        )
+        chosen = sorted(drawn.tolist())
+        gamma = self._gamma([plan.participants[place] for place in chosen])
+        probes = [self._probe(server, clients, plan, place) for place in chosen]
+        found = estimate_constants(probes, learning_rate=world.training.rate(plan.round), rounds=plan.round + 1)
+        return {
+            "gradient_norm_sq": float(gamma @ [probe.full_gradient_sq for probe in probes]),
+            "theory_loss": float(gamma @ [probe.loss for probe in probes]),
+            "theory_l1": found.loss_lipschitz,
+            "theory_l2": found.gradient_lipschitz,
+            "theory_g_sq": found.gradient_bound**2,
+            "theory_m": found.weight_bound,
+            "theory_sigma_sq": found.noise**2,
+            "theory_delta_sq": float(gamma @ divergence_sq(probes, gamma, world.split.shared_size)),
+        }
+
+    def _probe(self, server: ServerState, clients: ClientStore, plan: RoundPlan, place: int) -> Probe:
+        """One participant at the model it is about to train, paired with the same model before pruning."""
+        world, client = self.world, plan.participants[place]
+        state = clients[client]
+        job = world.job(client, plan.round, float(plan.k[place]), float(plan.r[place]))
+        trained = world.algorithm.trained_weights(server.shared, state, job, self.model)
+        whole = torch.cat([server.shared, state.private])
+        others = [whole] if whole.shape == trained.shape else []  # scores of masks are no weights
+        rng, rows = stream(world.task.seed, "probe", plan.round, client), world.task.partition.train[client]
+        rows = np.sort(rng.choice(rows, min(self.settings.samples, len(rows)), replace=False))
+        data, batches = world.task.train.batch(rows), self._batches(rows, rng)
+        return probe_client(self.model, trained, data, batches, step=job.learning_rate, others=others)
+
+    def _batches(self, rows: Ints, rng: np.random.Generator) -> Iterator[Batch]:
+        """Mini-batches from the same samples that stand for all."""
+        for _ in range(BATCHES):
+            yield self.world.task.train.batch(draw_rows(rows, self.world.training.batch_size, rng))
+
+    def _gamma(self, clients: Sequence[int]) -> Floats:
+        """Weights of some clients, made to add up to one."""
+        gamma = self.world.task.gamma[list(clients)]
+        return np.asarray(gamma / gamma.sum()) if len(clients) else gamma

@@ -1,0 +1,63 @@
+"""The final weights of server and clients in one safetensors file, written a row at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from leanfed.files import write_atomically
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.loop import Progress
+
+
+class Entry(NamedTuple):
+    """A tensor of the file; its values are asked for when their turn comes."""
+
+    dtype: str  # as safetensors spells it
+    shape: tuple[int, ...]
+    parts: Callable[[], Iterable[npt.NDArray[Any]]]
+
+
+def write_weights(path: Path, progress: Progress) -> None:
+    """The server and every client; the library's own writer would hold all of it in memory, twice."""
+    progress.clients.start_all(range(progress.clients.clients))
+    server = progress.server
+    tensors = {"server.shared": server.shared}
+    tensors |= {f"server.memory.{name}": tensor for name, tensor in server.memory.items()}
+    entries = {name: _values("F32", tensor.numpy()) for name, tensor in tensors.items()}
+    for name in progress.clients.names():
+        entries |= _client_entries(progress.clients, name)
+    write_atomically(path, lambda partial: _write(partial, entries))
+
+
+def _client_entries(store: ClientStore, name: str) -> dict[str, Entry]:
+    """The rows of those who hold something under a name, and who they are."""
+    holders = np.array([client for client in range(store.clients) if store.holds(name, client)], dtype=np.int64)
+    rows = Entry("F32", (len(holders), store.width(name)), lambda: (row.numpy() for _, row in store.held_rows(name)))
+    return {f"client.{name}": rows, f"client.{name}.clients": _values("I64", holders)}
+
+
+def _values(dtype: str, array: npt.NDArray[Any]) -> Entry:
+    return Entry(dtype, array.shape, lambda: [array])
+
+
+def _write(path: Path, entries: dict[str, Entry]) -> None:
+    """Length of the header, header (JSON), values; wide types first, so that all are aligned."""
+    order = sorted(entries, key=lambda name: (entries[name].dtype != "I64", name))
+    header, end = {}, 0
+    for name in order:
+        dtype, shape, _ = entries[name]
+        start, end = end, end + int(np.prod(shape)) * {"I64": 8, "F32": 4}[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            for part in entries[name].parts():
+                file.write(np.ascontiguousarray(part).data)

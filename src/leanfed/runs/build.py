@@ -1,0 +1,327 @@
+"""From settings to a run: build the world, play the rounds, keep the folder whole."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from leanfed.runs.describe import describe_world, write_devices
+from leanfed.runs.settings import Settings
+from leanfed.files import folder_lock, read_json, sha256_of, write_json, write_text
+from leanfed.results import TABLES, RunFolder, create_run_folder, write_summary, write_table
+from leanfed.rounds.checkpoint import Checkpoints
+from leanfed.simulation.choose import choose_engine
+from leanfed.rounds.costs import Accountant
+from leanfed.rounds.engine import Engine
+from leanfed.rounds.evaluation import majority_f1
+from leanfed.rounds.planning import Planner
+from leanfed.rounds.loop import Progress, RoundRecord, play, start
+from leanfed.rounds.weights import write_weights
+from leanfed.rounds.world import World
+from leanfed.tasks.task import Task, build_task
+from leanfed.theory.recorded import with_bounds
+
+Listener = Callable[[RoundRecord], None]
+WIRE_TYPES = {32: "float32", 16: "float16"}  # value width -> how the codec sends it
+SECRET = ("--token",)  # options whose value stays out of the folder
+TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its numbers, its rows, and its folder if it has one."""
+
+    settings: Settings
+    summary: dict[str, Any]
+    rounds: pl.DataFrame
+    clients: pl.DataFrame
+    folder: Path | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """Final gamma-weighted test accuracy."""
+        return float(self.summary["accuracy"])
+
+
+def run(
+    settings: Settings,
+    out: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    given: str | None = None,
+    listen: Listener = lambda record: None,
+) -> Run:
+    """Train from the first round; with `out` everything is kept in a run folder that can be resumed.
+
+    >>> import leanfed
+    >>> leanfed.run(leanfed.Settings(rounds=2)).rounds.height  # doctest: +SKIP
+    2
+    """
+    world = build_world(settings, data_dir)
+    if out is None:
+        return _play_in_memory(settings, world, listen)
+    folder = create_run_folder(Path(out))
+    with folder_lock(folder.path):
+        if given is not None:
+            write_text(folder.given, given)
+        describe(folder, settings, world)
+        folder.log("start")
+        for note in settings.notes():
+            folder.log("note", text=note)
+        return _play_in_folder(settings, world, folder, listen)
+
+
+def describe(folder: RunFolder, settings: Settings, world: World) -> None:
+    """What a folder says of its run before the first round; the settings come last."""
+    write_json(folder.environment, environment())
+    write_json(folder.world, describe_world(settings, world))
+    write_devices(folder.fleet, planner_of(settings, world).accountant.fleet, settings.rounds)
+    write_json(folder.settings, settings.resolved())
+
+
+def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Listener = lambda record: None) -> Run:
+    """Go on after a stop, bit for bit as if it had not happened; a finished run is read back."""
+    folder = RunFolder(Path(out))
+    settings = Settings.from_values(folder.read_settings(), str(folder.settings))
+    with folder_lock(folder.path):
+        if folder.finished:
+            return Run(
+                settings,
+                read_json(folder.summary),
+                folder.read_table("rounds"),
+                folder.read_table("clients"),
+                folder.path,
+            )
+        world = build_world(settings, data_dir)
+        folder.log("resume")
+        return _play_in_folder(settings, world, folder, listen)
+
+
+def build_world(settings: Settings, data_dir: str | Path | None = None) -> World:
+    """The task and method of the settings."""
+    task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
+    renew = settings.evaluation.renew_statistics
+    world = World(task, settings.algorithm, settings.training, settings.participation, renew)
+    # Refuse rates, cohorts, devices or limits that do not fit the clients now, not in the first round.
+    planner_of(settings, world).plan(0)
+    return world
+
+
+def planner_of(settings: Settings, world: World) -> Planner:
+    """What plans the rounds, over the fleet and payload that they are charged for."""
+    return Planner(settings.allocation, Accountant(settings.radio, world), settings.rounds)
+
+
+def engine_of(settings: Settings, world: World) -> Engine:
+    """What computes the rounds."""
+    wire = WIRE_TYPES[settings.radio.value_bits] if settings.radio.wire else None
+    return choose_engine(world, settings.run.engine, settings.run.threads, wire=wire)
+
+
+def fingerprint(task: Task) -> str:
+    """A digest of the data as dealt to clients: a run goes on only with the data it began with."""
+    content = hashlib.sha256(task.train.labels.tobytes() + task.test.labels.tobytes())
+    for rows in (*task.partition.train, *task.partition.test):
+        content.update(rows.tobytes())
+    return content.hexdigest()
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for whoever reads the results later."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: version(name) for name in TRACKED},
+        "commit": _commit(),
+        "command": _command(sys.argv),
+    }
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command line as it can be given again, without the values of secrets: the folder may be shown to anyone."""
+    name = Path(arguments[0]).name
+    words = ["leanfed" if name == "cli.py" else name, *arguments[1:]]
+    for place, word in enumerate(words):
+        option, equals, _ = word.partition("=")
+        if option in SECRET and equals:
+            words[place] = f"{option}=..."
+        elif option in SECRET and place + 1 < len(words):
+            words[place + 1] = "..."
+    return shlex.join(words)
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, when leanfed runs from one."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """One thread inside torch, restored afterwards: results must not depend on the caller's setting or the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _rounds(
+    settings: Settings, world: World, engine: Engine, progress: Progress, earlier: pl.DataFrame | None = None
+) -> Iterator[RoundRecord]:
+    """The rounds that are left, charged by the settings' radio; `earlier` holds the rows of those before."""
+    planner = planner_of(settings, world)
+    for row in () if earlier is None else earlier.iter_rows(named=True):
+        planner.observe(row)
+    return play(
+        world,
+        engine,
+        planner.accountant,
+        planner,
+        progress,
+        rounds=settings.rounds,
+        evaluation=settings.evaluation,
+        theory=settings.theory,
+    )
+
+
+def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
+    """All rounds, nothing written."""
+    engine, progress = engine_of(settings, world), start(world)
+    rounds: list[pl.DataFrame] = []
+    clients: list[pl.DataFrame] = []
+    with _one_torch_thread():
+        for record in _rounds(settings, world, engine, progress):
+            rounds.append(record.rounds)
+            clients.append(record.clients)
+            listen(record)
+            if arrived(settings, record.rounds):
+                break
+    table = _with_theory(settings, pl.concat(rounds))
+    return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
+
+
+def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen: Listener) -> Run:
+    """The rounds that are left, with a checkpoint every so often, then the final files."""
+    world = replace(world, scratch=folder.path)
+    checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
+    progress = checkpoints.load(world) or start(world)
+    if progress.round and arrived(settings, checkpoints.tables()["rounds"]):
+        return finish_folder(settings, world, folder, checkpoints.tables(), progress)
+    rows: list[dict[str, pl.DataFrame]] = []
+    clock = time.perf_counter()
+    with _one_torch_thread(), closing(checkpoints):
+        engine = engine_of(settings, world)
+        folder.log("engine", name=engine.name, reason=engine.reason)
+        earlier = checkpoints.tables()["rounds"] if progress.round else None
+        for record in _rounds(settings, world, engine, progress, earlier):
+            progress = record.progress
+            rows.append(record.tables)
+            last = progress.round == settings.rounds or arrived(settings, record.rounds)
+            if last or progress.round % settings.run.checkpoint_every == 0:
+                checkpoints.save(progress, {name: pl.concat([each[name] for each in rows]) for name in TABLES})
+                rows = []
+            if record.planned.reasons:
+                folder.log(
+                    "plan",
+                    round=progress.round - 1,
+                    seconds=round(record.planned.seconds, 6),
+                    participants=len(record.planned.plan.participants),
+                    **record.planned.reasons,
+                )
+            spent = {"total": -clock + (clock := time.perf_counter()), **record.seconds}
+            folder.log(
+                "round",
+                round=progress.round - 1,
+                accuracy=record.row["accuracy"],
+                seconds={name: round(value, 5) for name, value in spent.items()},
+            )
+            listen(record)
+            if last:
+                break
+    return finish_folder(settings, world, folder, checkpoints.tables(), progress)
+
+
+def arrived(settings: Settings, rounds: pl.DataFrame) -> bool:
+    """Whether these rounds reach the accuracy at which the run is to end."""
+    target = settings.run.stop_at_accuracy
+    return target is not None and rounds.filter(pl.col("accuracy") >= target).height > 0
+
+
+def finish_folder(
+    settings: Settings, world: World, folder: RunFolder, tables: dict[str, pl.DataFrame], progress: Progress
+) -> Run:
+    """Write the tables, the weights and, last, the summary."""
+    tables = {**tables, "rounds": _with_theory(settings, tables["rounds"])}
+    tables = {name: table for name, table in tables.items() if table.width}  # rows of older folders lack some
+    for name, table in tables.items():
+        write_table(folder.table(name), table)
+    files = [folder.table(name) for name in tables]
+    if settings.run.keep_weights:
+        write_weights(folder.weights, progress)
+        files.append(folder.weights)
+    sums = {path.name: sha256_of(path) for path in files}
+    summary = {**summarise(settings, world, tables["rounds"]), "sha256": sums}
+    write_summary(folder, summary)
+    folder.log("finish", accuracy=summary["accuracy"])
+    return Run(settings, summary, tables["rounds"], tables["clients"], folder.path)
+
+
+def _with_theory(settings: Settings, rounds: pl.DataFrame) -> pl.DataFrame:
+    """The bound of Theorem 1 beside what was measured, where anything was."""
+    return with_bounds(rounds) if settings.theory.every else rounds
+
+
+def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[str, Any]:
+    """The result in a few numbers."""
+    tested = rounds.filter(pl.col("accuracy").is_not_null())
+    last = tested.row(-1, named=True)
+    return {
+        "name": settings.name,
+        "algorithm": settings.algorithm.model_dump()["name"],
+        "dataset": settings.task.dataset,
+        "partition": settings.task.partition.label(),
+        "clients": world.task.clients,
+        "rounds": rounds.height,
+        "seed": settings.seed,
+        "shared_size": world.split.shared_size,
+        "private_size": world.split.private_size,
+        "accuracy": last["accuracy"],
+        "loss": last["loss"],
+        "worst_decile": last["worst_decile"],
+        "majority_guess": last["majority_guess"],
+        "f1": last.get("f1"),  # rows of older folders have none
+        "majority_f1": majority_f1(world.task),
+        "best_accuracy": tested["accuracy"].max(),
+        "latency_s": float(rounds["latency_s"].sum()),
+        "energy_j": float(rounds["energy_j"].sum()),
+        "upload_bits": float(rounds["upload_bits"].sum()),
+        "flops": float(rounds["flops"].sum()),
+        **(_last_bounds(rounds) if settings.theory.every else {}),
+    }
+
+
+def _last_bounds(rounds: pl.DataFrame) -> dict[str, Any]:
+    """What Theorem 1 said at its last measurement."""
+    names = ("gradient_norm_sq_mean", "bound_corrected", "bound_paper")
+    return rounds.filter(pl.col("gradient_norm_sq").is_not_null()).select(names).row(-1, named=True)

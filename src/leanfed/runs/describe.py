@@ -1,0 +1,38 @@
+"""What a run folder says of its world before the first round: the clients' labels, the devices, and where every
+setting comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leanfed.runs.settings import Settings
+from leanfed.runs.sources import sources
+from leanfed.rounds.world import World
+from leanfed.wireless.fleet import Fleet
+from leanfed.wireless.fleet_file import write_fleet
+
+MOST_DEVICE_ROWS = 500_000  # of fleet.parquet; a longer trace holds evenly spaced rounds
+
+
+def describe_world(settings: Settings, world: World) -> dict[str, Any]:
+    """Sizes of model and data, labels held by every client, and the source of every setting."""
+    task = world.task
+    labels = [np.bincount(task.train.labels[rows], minlength=task.classes).tolist() for rows in task.partition.train]
+    return {
+        "shared_size": world.split.shared_size,
+        "private_size": world.split.private_size,
+        "label_counts": labels,  # (clients, classes), training samples
+        "test_samples": [len(rows) for rows in task.partition.test],
+        "majority_guess": task.majority_guess.tolist(),
+        "sources": sources(settings),
+    }
+
+
+def write_devices(path: Path, fleet: Fleet, rounds: int) -> None:
+    """The devices of every round, or of as many evenly spaced ones as fit."""
+    most = max(1, MOST_DEVICE_ROWS // fleet.devices)
+    numbers = range(0, rounds, -(-rounds // most))
+    write_fleet(path, [fleet.state(number) for number in numbers], numbers)

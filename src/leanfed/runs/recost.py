@@ -1,0 +1,94 @@
+"""Charge a finished run again: another radio, another split of the band, the same learning.
+
+With rates of its own (`allocation.rule = "own"`) a method learns the same whatever the radio is like; only seconds,
+joules and bits change. The new folder equals, table for table, the one that training under the new settings would have
+made, in a second instead of minutes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from leanfed.errors import InputError
+from leanfed.runs.build import Run, build_world, describe, planner_of, summarise
+from leanfed.runs.settings import Settings
+from leanfed.files import sha256_of
+from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
+from leanfed.rounds.engine import RoundOutcome, nobody
+from leanfed.rounds.planning import Planner
+from leanfed.rounds.loop import shares_of
+
+FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what is learned under rates of one's own
+COSTLY = ("wire", "value_bits")  # keys of the radio that can
+
+
+def recost(source: str | Path, settings: Settings, out: str | Path, *, data_dir: str | Path | None = None) -> Run:
+    """The run in `source` as it would have been charged under `settings`, in a folder of its own."""
+    kept = RunFolder(Path(source))
+    check_same_learning(kept, settings)
+    world = build_world(settings, data_dir)
+    clients, rounds = _charged(planner_of(settings, world), kept.read_table("clients"), kept.read_table("rounds"))
+    folder = create_run_folder(Path(out))
+    describe(folder, settings, world)
+    folder.log("recost", source=str(source))
+    for name, table in (("rounds", rounds), ("clients", clients)):
+        write_table(folder.table(name), table)
+    learned = [path for path in (kept.table("evaluations"), kept.weights) if path.is_file()]  # old folders lack some
+    for path in learned:
+        shutil.copyfile(path, folder.path / path.name)
+    made = [folder.table("rounds"), folder.table("clients"), *(folder.path / path.name for path in learned)]
+    sums = {path.name: sha256_of(path) for path in made}
+    summary = {**summarise(settings, world, rounds), "sha256": sums}
+    write_summary(folder, summary)
+    return Run(settings, summary, rounds, clients, folder.path)
+
+
+def check_same_learning(kept: RunFolder, settings: Settings) -> None:
+    """Refuse a run that is not finished, or that would have learned otherwise."""
+    if not kept.finished:
+        raise InputError(f"{kept.path} has not ended; `leanfed resume` it first.")
+    values = kept.read_settings()
+    if any(one["allocation"]["rule"] != "own" for one in (values, settings.resolved())):
+        raise InputError("allocation.rule = 'joint' plans rates by the radio; such a run must be trained anew.")
+    # Today's defaults complete the settings of an older folder.
+    completed = Settings.from_values({**values, "allocation": {"rule": "own"}}, str(kept.settings)).resolved()
+    before, after = learning_part(completed), learning_part(settings.resolved())
+    changed = [name for name in after if before.get(name) != after[name]]
+    if changed:
+        raise InputError(f"{kept.path} was trained with another {changed[0]}; only radio and bandwidth may change.")
+
+
+def learning_part(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide what a method with its own rates learns."""
+    rest = {name: section for name, section in values.items() if name not in FREE}
+    return rest | {f"radio.{key}": values["radio"][key] for key in COSTLY}
+
+
+def _charged(planner: Planner, clients: pl.DataFrame, rounds: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Both tables with the columns of the new account in place of the old."""
+    groups = clients.partition_by("round", as_dict=True)
+    client_parts, round_parts = [], []
+    for number in rounds["round"].to_list():
+        plan, rows = planner.plan(number).plan, groups.get((number,))
+        if rows is None:
+            outcome = nobody(None)  # type: ignore[arg-type]  # an account needs no server
+            rows = clients.clear()
+        else:
+            loss, samples, entries = (rows[name].to_numpy() for name in ("loss", "samples", "entries"))
+            coded = None if rows["coded_bits"].null_count() else rows["coded_bits"].to_numpy()
+            outcome = RoundOutcome(None, loss, samples, entries, coded)  # type: ignore[arg-type]
+        bill = planner.accountant.bill(plan, outcome)
+        client_parts.append(_replaced(rows, {"share": shares_of(plan), **bill.client_columns()}))
+        one = rounds.filter(pl.col("round") == number)
+        round_parts.append(_replaced(one, {name: [value] for name, value in bill.round_row().items()}))
+    return pl.concat(client_parts), pl.concat(round_parts)
+
+
+def _replaced(table: pl.DataFrame, columns: dict[str, Any]) -> pl.DataFrame:
+    """Some columns given new values, types and order as before."""
+    return table.with_columns(pl.Series(name, values, dtype=table.schema[name]) for name, values in columns.items())

@@ -1,0 +1,234 @@
+"""The settings of an experiment: TOML in, one frozen tree out; refusals name the file, the line and the fix."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+import leanfed.algorithms  # noqa: F401  (registers the methods)
+from leanfed.algorithms.base import ALGORITHMS, Algorithm, Training
+from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.errors import SettingsError, nearest
+from leanfed.files import explained
+from leanfed.records import Section
+from leanfed.rounds.costs import RadioSettings
+from leanfed.rounds.evaluation import EvaluationSettings
+from leanfed.rounds.forms import AllocationSettings
+from leanfed.rounds.probing import TheorySettings, why_no_bound
+from leanfed.rounds.world import Participation
+from leanfed.tasks.task import TaskSettings
+
+
+class RunSettings(Section):
+    """How a run is carried out."""
+
+    checkpoint_every: int = Field(default=1, ge=1)
+    """Rounds between checkpoints; a stop loses at most what came after the last one."""
+    engine: Literal["auto", "reference", "streamed", "batched", "batched-torch"] = "auto"
+    """What computes a round; auto takes the fastest that fits."""
+    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
+    """Worker threads; the result does not depend on them."""
+    stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """End the run at the first evaluation that reaches this accuracy; None: all rounds."""
+    keep_weights: bool = True
+    """Write the final weights of the server and of every client; with many large heads they take gigabytes."""
+
+
+def _algorithm(value: Any) -> Any:
+    """The table [algorithm] as the method that its `name` says."""
+    if isinstance(value, Algorithm):
+        return value
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise ValueError(f"needs a name, one of: {', '.join(sorted(ALGORITHMS))}")
+    return ALGORITHMS[value["name"]].model_validate(dict(value))
+
+
+class Settings(Section):
+    """One experiment.
+
+    >>> Settings(rounds=5).training.learning_rate
+    0.1
+    """
+
+    name: str = Field(default="run", min_length=1)
+    """What tables and pictures call the run."""
+    seed: int = Field(default=0, ge=0)
+    """The seed of every random stream."""
+    rounds: int = Field(default=100, ge=1)
+    """T, the number of rounds."""
+    task: TaskSettings = Field(default_factory=TaskSettings)
+    """What is learned."""
+    training: Training = Field(default_factory=Training)
+    """How a client trains."""
+    participation: Participation = Field(default_factory=Participation)
+    """Who takes part."""
+    allocation: AllocationSettings = Field(default_factory=AllocationSettings)
+    """Who decides on keep rates and bandwidth."""
+    algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(_algorithm)] = Field(
+        default_factory=Flpdsp, validate_default=True
+    )
+    """The method and its own settings."""
+    radio: RadioSettings = Field(default_factory=RadioSettings)
+    """What rounds cost."""
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
+    """When to evaluate."""
+    theory: TheorySettings = Field(default_factory=TheorySettings)
+    """Whether to measure what Theorem 1 speaks of."""
+    run: RunSettings = Field(default_factory=RunSettings)
+    """How the run is carried out."""
+
+    @field_validator("algorithm")
+    @classmethod
+    def _as_the_rule_needs_it(cls, value: Algorithm, info: ValidationInfo) -> Algorithm:
+        allocation, task = info.data.get("allocation"), info.data.get("task")  # absent where refused themselves
+        if not isinstance(allocation, AllocationSettings) or not isinstance(task, TaskSettings):
+            return value
+        return allocation.fitted(value, task.model)
+
+    @model_validator(mode="after")
+    def _theta_has_a_source(self) -> Settings:
+        if self.allocation.theta == "estimated" and not self.theory.every:
+            raise ValueError("allocation.theta = 'estimated' needs measurements; set theory.every, e.g. to 10")
+        reason = why_no_bound(self.algorithm, self.training)
+        if self.allocation.theta == "estimated" and reason is not None:
+            raise ValueError(f"allocation.theta = 'estimated' has no theorem to go by: {reason}; use theta = 'given'")
+        return self
+
+    @model_validator(mode="after")
+    def _a_plan_has_no_room_for_statistics(self) -> Settings:
+        if self.allocation.rule == "joint" and self.task.statistics == "shared":
+            raise ValueError(
+                "allocation.rule = 'joint' plans gradients only; set task.statistics = 'private', so that nothing "
+                "else travels"
+            )
+        return self
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], source: str = "settings", text: str = "") -> Settings:
+        """Check plain values; `source` and `text` let a refusal name the file and line."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise SettingsError(_explain(error, values, source, text)) from None
+        except SettingsError as error:
+            raise SettingsError(f"{source}: {error}") from None
+
+    @classmethod
+    def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Settings:
+        """Read a settings file, or a run folder's settings.json; `overrides` are as on the command line."""
+        path = Path(path)
+        with explained(path, "read"):
+            text = path.read_text(encoding="utf-8")
+        try:
+            values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+            kind = "JSON" if path.suffix == ".json" else "TOML"
+            raise SettingsError(f"{path} is not valid {kind}: {error}. Correct that line.") from error
+        for override in overrides:
+            set_value(values, override)
+        return cls.from_values(values, str(path), text)
+
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of these settings before a run."""
+        reason = why_no_bound(self.algorithm, self.training) if self.theory.every else None
+        theory = () if reason is None else (f"the gradient norm is recorded without Theorem 1's bound: {reason}.",)
+        return (*self.algorithm.notes(), *theory)
+
+    def resolved(self) -> dict[str, Any]:
+        """Every value, defaults included, as JSON can hold it."""
+        return self.model_dump(mode="json")
+
+
+def set_value(values: dict[str, Any], override: str) -> None:
+    """Apply one `section.key=value`; the value is read as TOML, or taken as text."""
+    key, equals, raw = override.partition("=")
+    if not equals or not key.strip():
+        raise SettingsError(f"--set {override!r} is not of the form section.key=value. For example: --set seed=3")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    *tables, last = key.strip().split(".")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise SettingsError(f"--set {override!r}: {table!r} is not a table of settings.")
+    values[last] = value
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of a settings file, every registered method included."""
+    schema = Settings.model_json_schema()
+    definitions = schema.setdefault("$defs", {})
+    for name in ALGORITHMS:
+        member = ALGORITHMS[name].model_json_schema()
+        definitions.update(member.pop("$defs", {}))
+        definitions[f"algorithm-{name}"] = {**member, "required": ["name"]}
+    schema["properties"]["algorithm"] = {
+        "anyOf": [{"$ref": f"#/$defs/algorithm-{name}"} for name in ALGORITHMS],
+        "description": "The method and its own settings.",
+    }
+    definitions.pop("Algorithm", None)
+    return schema
+
+
+def _explain(error: ValidationError, values: Mapping[str, Any], source: str, text: str) -> str:
+    """The first refusals of a settings tree, one line each."""
+    return "\n".join(_explain_one(detail, values, source, text) for detail in error.errors()[:3])
+
+
+def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, text: str) -> str:
+    """Where, what, the value, what is allowed."""
+    # Where a value may have one of several types, pydantic adds the type it tried; that is not a key.
+    location = [str(part) for part in detail["loc"] if not re.match(r"constrained-|float|int$|tuple|.*\[", str(part))]
+    line = _line_of(location, text)
+    where = f"{source}:{line}" if line else source
+    key = ".".join(location) or "settings"
+    if detail["type"] == "extra_forbidden":
+        return f"{where}: unknown setting {key!r}: {nearest(location[-1], _known_keys(location[:-1], values))}"
+    message = detail["msg"].removeprefix("Value error, ")
+    given = "" if isinstance(detail["input"], Mapping | Section) else f" is {detail['input']!r}, but"
+    return f"{where}: {key}{given} {message[:1].lower()}{message[1:]}."
+
+
+def _known_keys(tables: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """The keys of the table in which an unknown one stood."""
+    current: type[Section] = Settings
+    for table in tables:
+        inner = current.model_fields[table].annotation
+        if table == "algorithm":
+            inner = ALGORITHMS[values["algorithm"]["name"]]
+        if not (isinstance(inner, type) and issubclass(inner, Section)):
+            return []
+        current = inner
+    return list(current.model_fields)
+
+
+def _line_of(location: Sequence[str], text: str) -> int | None:
+    """The line of a key in TOML text, where it stands under its table's header."""
+    tables, key = list(location[:-1]), location[-1] if location else ""
+    current: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
+            current = [part.strip() for part in header[1].split(".")]
+            if current == list(location):
+                return number
+        elif (found := re.match(r"\s*([\w.-]+)\s*=", line)) and [*current, *found[1].split(".")] == [*tables, key]:
+            return number
+    return None

@@ -1,0 +1,151 @@
+"""Finished runs are found by what they are, wherever they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leanfed as package
+from leanfed.files import read_json, write_json
+from leanfed.reproduction.library import RunLibrary, content_key, job_digest
+from leanfed.runs.settings import Settings
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "rounds": 6,
+    "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": 5}},
+    "algorithm": {"name": "fedper"},
+    "evaluation": {"every": 2},
+    "run": {"threads": 1, "checkpoint_every": 6},
+}
+
+
+def tiny(**changes: Any) -> Settings:
+    return Settings.from_values({**TINY, **changes})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished run, two folders down."""
+    folder = tmp_path_factory.mktemp("runs")
+    package.run(tiny(), folder / "some" / "where")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"name": "other"}, True),
+        ({"run": {"threads": 2, "checkpoint_every": 3, "stop_at_accuracy": 0.5}}, True),
+        ({"rounds": 3, "evaluation": {"every": 1}}, True),
+        (
+            {"allocation": {"rule": "own", "form": "safe", "deadline_s": 3.0}},
+            True,
+        ),  # a method's own rates feel none of it
+        ({"allocation": {"rule": "own", "bandwidth": "min-max"}}, False),
+        ({"seed": 1}, False),
+        ({"run": {"engine": "reference"}}, False),
+        ({"training": {"learning_rate": 0.05}}, False),
+        ({"radio": {"cycles_per_sample": 9e6}}, False),
+    ],
+    ids=str,
+)
+def test_the_key_is_what_can_change_the_rounds(changes: dict[str, Any], same: bool) -> None:
+    assert (content_key(tiny(**changes)) == content_key(tiny())) is same
+
+
+def test_a_joint_plan_feels_its_form() -> None:
+    forms = [{"algorithm": {"name": "flpdsp"}, "allocation": {"rule": "joint", "form": f}} for f in ("safe", "plain")]
+    assert len({content_key(tiny(**form)) for form in forms}) == 2
+
+
+@pytest.mark.parametrize(
+    ("allocation", "same"),
+    [({"form": "safe"}, True), ({"form": "fast", "settle": 0}, True), ({"form": "fast"}, False)],
+    ids=str,
+)
+def test_rounds_count_where_plans_look_ahead(allocation: dict[str, Any], same: bool) -> None:
+    joint = {"algorithm": {"name": "flpdsp"}, "allocation": {"rule": "joint", **allocation}}
+    assert (content_key(tiny(**joint, rounds=6)) == content_key(tiny(**joint, rounds=9))) is same
+
+
+@pytest.mark.parametrize(("section", "setting"), [("allocation", "settle"), ("algorithm", "head_steps")])
+@pytest.mark.parametrize(("form", "found"), [("safe", True), ("fast", False)])
+def test_a_fast_run_from_before_a_setting_existed_is_another_run(
+    tmp_path: Path, form: str, found: bool, section: str, setting: str
+) -> None:
+    settings = tiny(algorithm={"name": "flpdsp"}, allocation={"rule": "joint", "form": form}, rounds=2)
+    package.run(settings, tmp_path / "run")
+    assert RunLibrary(tmp_path).find(settings) is not None
+    kept = read_json(tmp_path / "run" / "settings.json")
+    del kept[section][setting]
+    write_json(tmp_path / "run" / "settings.json", kept)
+    assert (RunLibrary(tmp_path).find(settings) is not None) is found
+
+
+def test_the_digest_of_a_job_knows_where_it_ends() -> None:
+    others = [{"rounds": 5}, {"evaluation": {"every": 3}}, {"run": {"stop_at_accuracy": 0.5}}]
+    assert len({job_digest(tiny(**change)) for change in ({}, *others)}) == 4
+    assert job_digest(tiny(name="x")) == job_digest(tiny())
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds", "tested"),
+    [
+        ({}, 6, [1, 3, 5]),
+        ({"name": "other name", "run": {"threads": 2}}, 6, [1, 3, 5]),
+        ({"rounds": 4}, 4, [1, 3]),
+        ({"rounds": 6, "evaluation": {"every": 4}}, 6, [3, 5]),
+        ({"run": {"stop_at_accuracy": 0.01}}, 2, [1]),
+        ({"rounds": 9, "run": {"stop_at_accuracy": 0.01}}, 2, [1]),
+    ],
+    ids=str,
+)
+def test_a_run_serves_what_it_holds(runs: Path, changes: dict[str, Any], rounds: int, tested: list[int]) -> None:
+    found = RunLibrary(runs).find(tiny(**changes))
+    assert found is not None
+    assert found.rounds.height == rounds
+    assert found.rounds.filter(found.rounds["accuracy"].is_not_null())["round"].to_list() == tested
+    assert found.core_seconds > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rounds": 7},
+        {"rounds": 5},  # its last round was not evaluated
+        {"evaluation": {"every": 1}},
+        {"evaluation": {"every": 2, "per_client": True}},
+        {"seed": 1},
+        {"rounds": 9, "run": {"stop_at_accuracy": 1.0}},
+    ],
+    ids=str,
+)
+def test_a_run_does_not_serve_what_it_lacks(runs: Path, changes: dict[str, Any]) -> None:
+    assert RunLibrary(runs).find(tiny(**changes)) is None
+
+
+def test_a_stopped_run_is_the_beginning_of_the_whole_one(runs: Path, tmp_path: Path) -> None:
+    asked = tiny(run={"threads": 1, "checkpoint_every": 6, "stop_at_accuracy": 0.01})
+    stopped = package.run(asked, tmp_path / "stopped")
+    assert stopped.summary["rounds"] == 2
+    cut = RunLibrary(runs).find(asked)
+    assert cut is not None
+    assert cut.rounds.equals(stopped.rounds)
+    assert RunLibrary(tmp_path).find(tiny()) is None
+    assert package.run(asked).rounds.equals(stopped.rounds)  # in memory too
+    assert package.resume(tmp_path / "stopped").rounds.equals(stopped.rounds)
+
+
+def test_what_is_not_finished_or_not_understood_is_passed_over(runs: Path, tmp_path: Path) -> None:
+    package.run(tiny(), tmp_path / "a")
+    settings = read_json(tmp_path / "a" / "settings.json")
+    write_json(tmp_path / "a" / "settings.json", {**settings, "unknown": 1})
+    assert RunLibrary(tmp_path).find(tiny()) is None
+    write_json(tmp_path / "a" / "settings.json", settings)
+    assert RunLibrary(tmp_path).find(tiny()) is not None
+    (tmp_path / "a" / "summary.json").unlink()
+    assert RunLibrary(tmp_path).find(tiny()) is None
+    assert RunLibrary(tmp_path / "nowhere").find(tiny()) is None

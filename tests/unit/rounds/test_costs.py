@@ -1,0 +1,136 @@
+"""What each method pays, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from leanfed.algorithms import ALGORITHMS, Training
+from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.errors import DataError, SettingsError
+from leanfed.records import Ints
+from leanfed.rounds.costs import Accountant, RadioSettings, RoundBill, computed_share
+from leanfed.rounds.engine import ReferenceEngine
+from leanfed.rounds.loop import start
+from leanfed.rounds.world import Participation, World
+from leanfed.tasks.partition import PartitionSettings
+from leanfed.tasks.task import TaskSettings, build_task
+from leanfed.wireless.fleet import FleetSettings
+from leanfed.wireless.payload import exact_bits, position_bits
+
+WorldOf = Callable[..., World]
+D, D_BASE, D_HEAD = 61_706, 50_692, 11_014
+CLASS_2 = PartitionSettings(kind="class", classes_per_client=2, clients=5)
+
+
+def bill(world: World, **radio: object) -> tuple[RoundBill, Ints]:
+    progress = start(world)
+    plan = world.plan(0)
+    outcome = ReferenceEngine(world, "float32").run_round(progress.server, progress.clients, plan)
+    return Accountant(RadioSettings.model_validate(radio), world).bill(plan, outcome), outcome.entries
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("fedavg", 32 * D),
+        ("fedper", 32 * D_BASE),
+        ("lg-fedavg", 32 * D_HEAD),
+        ("fedmask", 2_400 + 48_000 + 10_080 + 840),
+        ("fedavg-s", 32 * 3_085 + float(position_bits(D, 3_085))),
+        ("fedavg-p", 32 * 30_853 + float(position_bits(D, 30_853))),
+        ("flpdsp", 32 * 37_512 + float(position_bits(D_BASE, 37_512))),
+    ],
+)
+def test_each_method_pays_for_what_it_sends(name: str, bits: float, world_of: WorldOf) -> None:
+    cost = bill(world_of(ALGORITHMS[name]()))[0].cost
+    assert cost.upload_bits == pytest.approx(bits)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("fedavg", 1.0), ("fedavg-p", 0.5), ("flpdsp", (D_BASE + 0.82 * D_HEAD) / D)]
+)
+def test_computation_follows_the_weights_and_the_samples(name: str, share: float, world_of: WorldOf) -> None:
+    cost = bill(world_of(ALGORITHMS[name](), local_steps=2), cycles_per_sample=1e6)[0].cost
+    assert cost.flops == pytest.approx(2 * 64 * 1e6 * share)
+
+
+@pytest.mark.parametrize(
+    ("charged_as", "step"), [("operations", (120 * 84 + 84 * 10) / 416_520), ("weights", D_HEAD / D)]
+)
+def test_a_heads_further_steps_are_charged(charged_as: str, step: float, world_of: WorldOf) -> None:
+    world = world_of(Flpdsp(r=0.5, head_steps=4))
+    cost = bill(world, cycles_per_sample=1e6, head_step=charged_as)[0].cost
+    assert cost.flops == pytest.approx(2 * 32 * 1e6 * ((D_BASE + 0.5 * D_HEAD) / D + 3 * 0.5 * step))
+
+
+def test_a_model_that_cannot_be_cut_pays_for_the_whole_way_again() -> None:
+    task = build_task(TaskSettings(model="tiny-norm", partition=CLASS_2), seed=3)
+    world = World(task, Flpdsp(r=1.0, head_steps=3), Training(), Participation())
+    assert computed_share(world, RadioSettings(), np.ones(2)) == pytest.approx(3.0)
+
+
+def test_the_coded_bits_are_within_one_percent_of_the_exact_count(world_of: WorldOf) -> None:
+    for name in ALGORITHMS:
+        made = bill(world_of(ALGORITHMS[name]()))[0]
+        assert (made.coded_bits <= 1.01 * made.exact_bits + 8 * 64).all(), name
+
+
+def test_the_papers_count_can_be_charged(world_of: WorldOf) -> None:
+    made, entries = bill(world_of(Flpdsp(k=0.1)), payload="paper")
+    k = entries[0] / D_BASE
+    assert made.cost.upload_bits == pytest.approx(k * D_BASE * (np.log2(1 / k) + 33))
+    assert made.exact_bits == pytest.approx(float(exact_bits(D_BASE, entries[0])))
+
+
+def test_the_round_waits_for_the_slowest_participant(world_of: WorldOf) -> None:
+    made = bill(world_of(Flpdsp()))[0]
+    slowest = (made.cost.communication_s + made.cost.computation_s).max()
+    assert made.round_row()["latency_s"] == pytest.approx(float(slowest))
+
+
+def test_the_downlink_is_counted_always_and_timed_on_request(world_of: WorldOf) -> None:
+    free, timed = (bill(world_of(Flpdsp()), downlink=kind)[0] for kind in ("neglected", "broadcast"))
+    assert free.cost.download_bits == timed.cost.download_bits == 32 * D_BASE
+    assert float(timed.cost.round_latency_s) > float(free.cost.round_latency_s)
+
+
+def test_methods_meet_the_same_devices(world_of: WorldOf) -> None:
+    states = [Accountant(RadioSettings(), world_of(ALGORITHMS[name]())).fleet.state(4) for name in ("fedper", "fedavg")]
+    assert np.array_equal(states[0].gain, states[1].gain)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_the_codec_changes_nothing_in_what_is_learned(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name]())
+    ends = []
+    for wire in (None, "float32"):
+        progress, engine = start(world), ReferenceEngine(world, wire)
+        server = progress.server
+        for number in range(2):
+            server = engine.run_round(server, progress.clients, world.plan(number)).server
+        ends.append(server.shared)
+    assert torch.equal(ends[0], ends[1])
+
+
+def test_devices_that_do_not_fit_the_clients_are_refused(world_of: WorldOf) -> None:
+    settings = RadioSettings(fleet=FleetSettings(devices=7))
+    with pytest.raises(SettingsError, match="devices = 7, but there are 5 clients"):
+        Accountant(settings, world_of(Flpdsp()))
+
+
+def test_a_fleet_file_with_too_few_devices_is_refused(world_of: WorldOf, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.csv"
+    file.write_text("device,distance_m,power_dbm,cpu_ghz\n0,50,23,1.5\n1,80,23,2.0\n")
+    with pytest.raises(DataError, match="2 devices"):
+        Accountant(RadioSettings(fleet_file=str(file)), world_of(Flpdsp()))
+
+
+def test_a_64_bit_wire_is_refused() -> None:
+    with pytest.raises(ValidationError, match="set value_bits = 32 or 16"):
+        RadioSettings(wire=True, value_bits=64)

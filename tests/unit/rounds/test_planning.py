@@ -1,0 +1,238 @@
+"""Who plans what, and what comes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from leanfed.algorithms.base import ServerState
+from leanfed.algorithms.fedper import FedPer
+from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.errors import InfeasibleError, SettingsError
+from leanfed.records import Floats, RoundPlan
+from leanfed.rounds.costs import Accountant, RadioSettings
+from leanfed.rounds.engine import RoundOutcome
+from leanfed.rounds.forms import HEAD_STEPS, AllocationSettings
+from leanfed.rounds.planning import Planner
+from leanfed.rounds.world import World
+from leanfed.runs.settings import Settings
+from leanfed.wireless.fleet import FleetSettings
+
+WorldOf = Callable[..., World]
+
+
+def planner(world: World, radio: RadioSettings | None = None, rounds: int = 1000, **allocation: object) -> Planner:
+    return Planner(AllocationSettings.model_validate(allocation), Accountant(radio or RadioSettings(), world), rounds)
+
+
+def test_the_default_is_the_methods_own_rates_on_even_shares(world_of: WorldOf) -> None:
+    world = world_of(Flpdsp(k=0.2, r=0.5))
+    planned = planner(world).plan(3)
+    assert planned.plan.share is None
+    assert planned.plan.k.tolist() == [0.2] * 5
+    assert planned.reasons == {}
+
+
+def test_the_min_max_split_makes_all_end_together(world_of: WorldOf) -> None:
+    narrow = RadioSettings(fleet=FleetSettings(bandwidth_hz=1e5))
+    plan = planner(world_of(FedPer()), narrow, bandwidth="min-max").plan(0).plan
+    assert plan.share is not None
+    assert plan.share.sum() == pytest.approx(1)
+    assert len(set(plan.share.tolist())) == 5
+
+
+def test_a_form_brings_its_bounds_unless_they_are_set() -> None:
+    plain, fast = AllocationSettings(form="plain"), AllocationSettings(form="fast", k_max=0.2)
+    assert (plain.k_max, plain.r_min, plain.within_rounds) == (1.0, 0.0, 0)
+    assert (fast.k_min, fast.k_max, fast.within_rounds) == (0.01, 0.2, 10)
+    assert AllocationSettings.model_validate(plain.model_dump()) == plain
+
+
+@pytest.mark.parametrize(
+    ("form", "feedback", "memory", "steps"),
+    [("plain", False, "discard", 1), ("safe", True, "keep", 1), ("fast", True, "keep", HEAD_STEPS["lenet5"])],
+)
+def test_what_a_form_brings_to_the_method(form: str, feedback: bool, memory: str, steps: int) -> None:
+    method = Settings.from_values({"allocation": {"rule": "joint", "form": form}}).algorithm
+    assert isinstance(method, Flpdsp)
+    assert (method.sparsify.error_feedback, method.prune.head_memory) == (feedback, memory)
+    assert method.head_steps == steps
+
+
+def test_heads_of_other_models_take_one_step_unless_told() -> None:
+    values = {"task": {"model": "resnet18", "dataset": "cifar10"}, "allocation": {"rule": "joint"}}
+    assert Settings.from_values(values).algorithm.steps_of_head == 1
+    told = {**values, "algorithm": {"name": "flpdsp", "head_steps": 4}}
+    assert Settings.from_values(told).algorithm.steps_of_head == 4
+
+
+def test_what_is_said_in_so_many_words_holds() -> None:
+    rest = {"sparsify": {"error_feedback": False}, "prune": {"head_memory": "discard"}}
+    values = {"name": "flpdsp", "head_steps": 1, **rest}
+    settings = Settings.from_values({"allocation": {"rule": "joint"}, "algorithm": values})
+    assert isinstance(settings.algorithm, Flpdsp)
+    assert not settings.algorithm.sparsify.error_feedback
+    assert settings.algorithm.prune.head_memory == "discard"
+    assert settings.algorithm.head_steps == 1
+    assert Settings.from_values(settings.resolved()) == settings
+
+
+def test_only_flpdsp_can_be_planned_jointly() -> None:
+    with pytest.raises(SettingsError, match=r"plans k and r of the method 'flpdsp'.*min-max"):
+        Settings.from_values({"allocation": {"rule": "joint"}, "algorithm": {"name": "fedper"}})
+
+
+@pytest.mark.parametrize(
+    "values", [{"k_min": 0.5, "k_max": 0.1}, {"first_r": 0.5}, {"form": "safe", "within_rounds": 4}]
+)
+def test_bounds_that_contradict_each_other_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(SettingsError, match=r"k_max = 0\.1|give both|leave it out with form = 'safe'"):
+        Settings.from_values({"allocation": {"rule": "joint", **values}})
+
+
+@pytest.mark.parametrize("form", ["plain", "fast"])
+def test_a_round_that_nobody_can_make_says_what_to_do(form: str, world_of: WorldOf) -> None:
+    made = planner(world_of(Flpdsp()), rule="joint", form=form, deadline_s=0.001, within_rounds=0)
+    with pytest.raises(InfeasibleError, match=r"round 0: .*Raise allocation\.deadline_s"):
+        made.plan(0)
+    later = made.plan(2)  # a run that is under way passes over such a round
+    assert later.plan.participants == ()
+    assert len(later.reasons["excluded"]) == 5
+
+
+def test_round_0_can_have_rates_of_its_own(world_of: WorldOf) -> None:
+    made = planner(world_of(Flpdsp()), rule="joint", form="plain", first_k=0.3, first_r=0.7)
+    assert made.plan(0).plan.k == pytest.approx([0.3] * 5)
+    assert made.plan(0).plan.r == pytest.approx([0.7] * 5)
+    assert made.plan(1).plan.k != pytest.approx([0.3] * 5)
+
+
+@pytest.fixture
+def slow_fleet(world_of: WorldOf, tmp_path: Path) -> Callable[..., Planner]:
+    """Five devices that never change; the last two are too slow to be waited for."""
+    file = tmp_path / "fleet.csv"
+    rows = [f"{device},50,23,{ghz}" for device, ghz in enumerate((2.0, 2.1, 2.2, 0.4, 0.5))]
+    file.write_text("\n".join(["device,distance_m,power_dbm,cpu_ghz", *rows]) + "\n")
+    radio = RadioSettings(fleet_file=str(file))
+
+    def make(rounds: int = 1000, **allocation: object) -> Planner:
+        return planner(world_of(Flpdsp()), radio, rounds, rule="joint", **allocation)
+
+    return make
+
+
+def test_everybody_takes_part_once_in_m_rounds(slow_fleet: Callable[..., Planner]) -> None:
+    for within in (3, 5):
+        made = slow_fleet(within_rounds=within)
+        present = np.zeros((12, 5), dtype=bool)
+        for number in range(12):
+            present[number, list(made.plan(number).plan.participants)] = True
+        assert not present.all()  # otherwise the floor was not needed
+        for start in range(12 - within + 1):
+            assert present[start : start + within].any(axis=0).all()
+
+
+def test_without_a_floor_the_slow_never_take_part(slow_fleet: Callable[..., Planner]) -> None:
+    made = slow_fleet(within_rounds=0)
+    assert {made.plan(number).plan.participants for number in range(8)} == {(0, 1, 2)}
+
+
+def test_a_plan_does_not_depend_on_what_was_planned_before(slow_fleet: Callable[..., Planner]) -> None:
+    steady, jumping = slow_fleet(within_rounds=4), slow_fleet(within_rounds=4)
+    plans = [steady.plan(number).plan for number in range(9)]
+    for number in (8, 3, 3, 7):
+        again = jumping.plan(number).plan
+        assert again.participants == plans[number].participants
+        assert np.array_equal(again.k, plans[number].k)
+        assert np.array_equal(again.share, plans[number].share)
+
+
+def test_absent_clients_of_a_partial_cohort_are_not_called_in(world_of: WorldOf) -> None:
+    world = world_of(Flpdsp(), participation={"fraction": 0.4})
+    made = planner(world, rule="joint", within_rounds=2)
+    for number in range(6):
+        planned = made.plan(number)
+        assert set(planned.reasons["due"]) <= set(planned.plan.participants) <= set(world.cohort(number))
+
+
+def test_in_the_last_part_of_a_run_everybody_takes_part(slow_fleet: Callable[..., Planner]) -> None:
+    made = slow_fleet(rounds=9, within_rounds=0, settle=1 / 3)
+    assert [len(made.plan(number).plan.participants) for number in range(9)] == [3] * 6 + [5] * 3
+
+
+@pytest.mark.parametrize("form", ["safe", "fast"])
+def test_a_total_of_energy_lasts_to_the_end(form: str, slow_fleet: Callable[..., Planner]) -> None:
+    total, rounds = 0.9, 10
+    made = slow_fleet(rounds=rounds, form=form, energy_total_j=total)
+    free = slow_fleet(rounds=rounds, form=form)
+    jumping = slow_fleet(rounds=rounds, form=form, energy_total_j=total)
+    spent = {"tight": np.zeros(5), "free": np.zeros(5)}
+    for number in range(rounds):
+        for name, one in (("tight", made), ("free", free)):
+            plan = one.plan(number).plan
+            spent[name][list(plan.participants)] += joules(one, plan)
+    assert (spent["tight"] <= total).all()
+    assert (spent["free"] > total).any()  # otherwise the total was no limit
+    assert spent["tight"].max() > 0.5 * total  # and it is put to use
+    assert np.array_equal(jumping.plan(rounds - 1).plan.k, made.plan(rounds - 1).plan.k)
+
+
+def joules(made: Planner, plan: RoundPlan) -> Floats:
+    """What a plan costs its participants, by the simulator's own account."""
+    world = made.world
+    samples = world.samples(plan.participants)
+    entries = world.algorithm.entries(world.split, plan.k, plan.r)
+    outcome = RoundOutcome(cast(ServerState, None), np.zeros(len(samples)), samples, entries)
+    return np.asarray(made.accountant.bill(plan, outcome).cost.energy_j)
+
+
+def measured(number: int, **constants: float) -> dict[str, float | int]:
+    """A row of the rounds table with constants in it."""
+    known = {"loss": 2.0, "l1": 3.0, "l2": 5.0, "g_sq": 4.0, "m": 7.0, "sigma_sq": 1.0, "delta_sq": 1.0, "eta": 0.1}
+    return {"round": number, **{f"theory_{name}": value for name, value in (known | constants).items()}}
+
+
+def test_theta_follows_from_what_was_measured_before(world_of: WorldOf) -> None:
+    made = planner(world_of(Flpdsp()), rule="joint", form="safe", theta="estimated")
+    assert "theta_ratio" not in made.plan(0).reasons
+    made.observe(measured(0))
+    made.observe(measured(3, l1=6.0))
+    # theta1 / theta2 = 2 L1 M / (eta (2 - max(0, L2 eta - 1)) G^2), the largest constants met so far
+    assert made.plan(1).reasons["theta_ratio"] == pytest.approx(2 * 3 * 7 / (0.1 * 2 * 4))
+    assert made.plan(4).reasons["theta_ratio"] == pytest.approx(2 * 6 * 7 / (0.1 * 2 * 4))
+
+
+def test_a_learning_rate_beyond_the_theorem_keeps_the_given_theta(world_of: WorldOf) -> None:
+    made, given = (
+        planner(world_of(Flpdsp()), rule="joint", form="safe", theta=theta) for theta in ("estimated", "given")
+    )
+    made.observe(measured(0, l2=31.0))  # eta = 0.1 is above 3/L2
+    planned = made.plan(1)
+    assert "below 3/L2 = 0.0967" in planned.reasons["theta_refused"]
+    assert np.array_equal(planned.plan.r, given.plan(1).plan.r)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"allocation": {"rule": "joint", "form": "safe", "theta": "estimated"}}, r"set theory\.every"),
+        ({"allocation": {"rule": "joint", "theta": "estimated"}}, r"'fast' plans without theta"),
+        ({"allocation": {"rule": "joint", "form": "safe", "solver": "dca", "energy_total_j": 3.0}}, r"certified"),
+        (
+            {
+                "allocation": {"rule": "joint", "form": "safe", "theta": "estimated"},
+                "theory": {"every": 5},
+                "training": {"momentum": 0.9},
+            },
+            r"no theorem to go by: there is momentum",
+        ),
+    ],
+    ids=str,
+)
+def test_theta_and_energy_that_cannot_be_had_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Settings.from_values(values)
