@@ -20,6 +20,7 @@ os.environ["LEANFED_CACHE"] = str(Path(tempfile.gettempdir()) / f"leanfed-test-c
 torch.set_num_threads(1)
 
 from leanfed.algorithms.base import Algorithm, Training  # noqa: E402
+from leanfed.rounds.aggregation import Aggregation, WeightedMean  # noqa: E402
 from leanfed.rounds.world import Participation, World  # noqa: E402
 from leanfed.tasks.models import MODELS, ModelSpec  # noqa: E402
 from leanfed.tasks.partition import PartitionSettings  # noqa: E402
@@ -55,8 +56,15 @@ def digits() -> Task:
 def world_of(digits: Task) -> Callable[..., World]:
     """A world on the five clients for an algorithm and, if given, training settings."""
 
-    def make(algorithm: Algorithm, *, participation: dict[str, Any] | None = None, **training: Any) -> World:
-        return World(digits, algorithm, Training(**training), Participation(**(participation or {})))
+    def make(
+        algorithm: Algorithm,
+        *,
+        participation: dict[str, Any] | None = None,
+        aggregation: Aggregation | None = None,
+        **training: Any,
+    ) -> World:
+        who, rule = Participation(**(participation or {})), aggregation or WeightedMean()
+        return World(digits, algorithm, Training(**training), who, aggregation=rule)
 
     return make
 

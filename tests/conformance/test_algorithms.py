@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from leanfed.algorithms import ALGORITHMS
-from leanfed.algorithms.base import Algorithm, ServerState, Training
-from leanfed.rounds.engine import ReferenceEngine, RoundOutcome
+from leanfed.algorithms.base import Algorithm
+from leanfed.algorithms.contract import ServerState, Training, Updates
+from leanfed.algorithms.uploads import Upload
+from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.loop import start
 from leanfed.rounds.world import Participation, World
+from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 
@@ -50,13 +53,25 @@ def play(world: World, rounds: int = 2) -> tuple[list[RoundOutcome], dict[str, T
     return outcomes, progress.clients.snapshot(range(world.task.clients))
 
 
-def answer(world: World, client: int = 1) -> tuple[Algorithm, ServerState, object]:
-    """One client's answer to its first job."""
+def answer(world: World, client: int = 1) -> tuple[Algorithm, ServerState, Updates]:
+    """One client's answer in the first round."""
     algorithm = world.algorithm
     server, state = algorithm.start_server(world.task), algorithm.start_client(world.task, client)
     plan = world.plan(0)
-    job = world.job(client, 0, float(plan.k[client]), float(plan.r[client]))
-    return algorithm, server, algorithm.client_update(server.shared, state, job, world.new_model())
+    cohort = world.alone(state, client, 0, float(plan.k[client]), float(plan.r[client]))
+    return algorithm, server, algorithm.client_update(server.shared, cohort, world.new_learner())
+
+
+def upload_of(updates: Updates) -> Upload:
+    (upload,) = updates.uploads
+    return upload
+
+
+def stepped(world: World, gamma: list[float], uploads: list[Upload], number: int = 0) -> Tensor:
+    """The shared part after a round of these uploads."""
+    server = world.algorithm.start_server(world.task)
+    mean = world.aggregation.combine(len(server.shared), np.array(gamma), uploads)
+    return world.algorithm.step(server, mean, world.training, number).shared
 
 
 @EVERY
@@ -68,16 +83,17 @@ def test_the_same_seed_gives_the_same_bits(name: str, world_of: WorldOf) -> None
 
 
 @EVERY
-def test_a_job_begins_at_the_weights_the_method_says(name: str, world_of: WorldOf) -> None:
+def test_training_begins_at_the_weights_the_method_says(name: str, world_of: WorldOf) -> None:
     world = world_of(ALGORITHMS[name]())
-    algorithm, model, server, state = world.algorithm, world.new_model(), start(world).server, start(world).clients[1]
+    algorithm, learner = world.algorithm, world.new_learner()
+    server, state = start(world).server, start(world).clients[1]
     for number in range(2):  # twice, so that memories are in play
-        job = world.job(1, number, 0.5, 0.5)
-        weights = algorithm.trained_weights(server.shared, state, job, model)
-        batch = next(iter(world.job(1, number, 0.5, 0.5).batches))
-        update = algorithm.client_update(server.shared, state, job, model)
-        assert model.loss_and_gradient(weights, batch.inputs, batch.labels)[0] == pytest.approx(update.loss)
-        state = update.client
+        cohort = world.alone(state, 1, number, 0.5, 0.5)
+        weights = algorithm.trained_weights(server.shared, cohort, learner)
+        batch = next(iter(world.alone(state, 1, number, 0.5, 0.5).batches))
+        updates = algorithm.client_update(server.shared, cohort, learner)
+        assert float(learner.loss_and_gradient(weights, batch)[0][0]) == pytest.approx(updates.loss[0])
+        state = updates.state(0)
 
 
 @EVERY
@@ -87,23 +103,32 @@ def test_inputs_are_left_untouched(name: str, world_of: WorldOf) -> None:
     server, state = algorithm.start_server(world.task), algorithm.start_client(world.task, 0)
     before = copy.deepcopy((server, state))
     for number in range(2):  # twice, so that memories are in play
-        job = world.job(0, number, 0.5, 0.5)
-        update = algorithm.client_update(server.shared, state, job, world.new_model())
+        cohort = world.alone(state, 0, number, 0.5, 0.5)
+        updates = algorithm.client_update(server.shared, cohort, world.new_learner())
         assert torch.equal(server.shared, before[0].shared)
         assert torch.equal(state.private, before[1].private)
         assert all(torch.equal(state.memory[key], before[1].memory[key]) for key in before[1].memory)
-        uploads = [(1.0, update.upload)]
-        algorithm.server_update(server, uploads, world.training, number)
+        mean = world.aggregation.combine(len(server.shared), np.ones(1), list(updates.uploads))
+        algorithm.step(server, mean, world.training, number)
         assert torch.equal(server.shared, before[0].shared)
-        state = update.client
+        state = updates.state(0)
         before = copy.deepcopy((server, state))
+
+
+@EVERY
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_client_keeps_what_the_method_says_it_holds(name: str, momentum: float, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name](), momentum=momentum)
+    _, _, updates = answer(world)
+    assert {key: rows.shape for key, rows in updates.memory.items()} == {k: (1, s) for k, s in world.holds.items()}
+    assert updates.private.shape == (1, world.private_size)
 
 
 @EVERY
 def test_an_upload_fits_the_shared_part(name: str, world_of: WorldOf) -> None:
     world = world_of(ALGORITHMS[name]())
-    _, server, update = answer(world)
-    upload = update.upload
+    _, server, updates = answer(world)
+    upload = upload_of(updates)
     assert upload.size == len(server.shared) == world.split.shared_size
     assert upload.entries == len(upload.values) <= upload.size
     if upload.positions is not None:
@@ -116,8 +141,8 @@ def test_an_upload_fits_the_shared_part(name: str, world_of: WorldOf) -> None:
 @EVERY
 def test_personal_weights_make_a_whole_model(name: str, world_of: WorldOf) -> None:
     world = world_of(ALGORITHMS[name]())
-    algorithm, server, update = answer(world)
-    weights = algorithm.personal_weights(server, update.client, world.new_model())
+    algorithm, server, updates = answer(world)
+    weights = torch.cat(algorithm.personal_weights(server, updates.private, world.new_learner()).row(0))
     assert weights.shape == (world.task.split.size,)
     assert torch.isfinite(weights).all()
 
@@ -125,23 +150,16 @@ def test_personal_weights_make_a_whole_model(name: str, world_of: WorldOf) -> No
 @EVERY
 def test_the_order_of_uploads_does_not_matter(name: str, world_of: WorldOf) -> None:
     world = world_of(ALGORITHMS[name]())
-    uploads = [(float(world.task.gamma[c]), answer(world, c)[2].upload) for c in range(3)]
-    server = world.algorithm.start_server(world.task)
-    forth, back = (
-        world.algorithm.server_update(server, order, world.training, 0).shared for order in (uploads, uploads[::-1])
-    )
+    gamma, uploads = world.task.gamma[:3].tolist(), [upload_of(answer(world, c)[2]) for c in range(3)]
+    forth, back = stepped(world, gamma, uploads), stepped(world, gamma[::-1], uploads[::-1])
     assert torch.allclose(forth, back, rtol=0, atol=1e-7)  # only the rounding of the sum may differ
 
 
 @EVERY
 def test_weights_of_the_uploads_are_renormalised(name: str, world_of: WorldOf) -> None:
     world = world_of(ALGORITHMS[name]())
-    uploads = [(float(world.task.gamma[c]), answer(world, c)[2].upload) for c in range(2)]
-    server = world.algorithm.start_server(world.task)
-    small, large = (
-        world.algorithm.server_update(server, [(scale * g, u) for g, u in uploads], world.training, 0).shared
-        for scale in (1, 8)
-    )
+    gamma, uploads = world.task.gamma[:2], [upload_of(answer(world, c)[2]) for c in range(2)]
+    small, large = (stepped(world, (scale * gamma).tolist(), uploads) for scale in (1, 8))
     assert torch.allclose(small, large, rtol=0, atol=1e-7)
 
 

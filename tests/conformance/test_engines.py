@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from leanfed.algorithms import ALGORITHMS, Training
-from leanfed.algorithms.base import weighted_mean
 from leanfed.algorithms.local import DivergedError
 from leanfed.records import RoundPlan
-from leanfed.rounds.engine import ReferenceEngine
+from leanfed.rounds.aggregation import divided
 from leanfed.rounds.loop import start
 from leanfed.rounds.world import Participation, World
 from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.simulation.choose import choose_engine
+from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 
@@ -88,12 +88,17 @@ def copy_of(world, clients):
 
 def reference_mean(world, server, clients, plan):
     """The mean upload as the plain method makes it, leaving the clients alone."""
-    model, uploads = world.new_model(), []
+    learner, uploads = world.new_learner(), []
     for client, k, r in zip(plan.participants, plan.k, plan.r, strict=True):
-        job = world.job(client, plan.round, k, r)
-        upload = world.algorithm.client_update(server.shared, clients[client], job, model).upload
-        uploads.append((world.task.gamma[client], type(upload)(upload.size, upload.values.float(), upload.positions)))
-    return weighted_mean(len(server.shared), uploads)
+        cohort = world.alone(clients[client], client, plan.round, k, r)
+        uploads += world.algorithm.client_update(server.shared, cohort, learner).uploads
+    return world.aggregation.combine(len(server.shared), world.task.gamma[list(plan.participants)], uploads)
+
+
+def engine_mean(world, engine, server, clients, plan):
+    """The mean upload as an engine sums it."""
+    answers = engine.exchange(server, clients, plan, single=False)
+    return divided(answers.total, answers.gamma)
 
 
 def distance(ours, reference):
@@ -103,7 +108,7 @@ def distance(ours, reference):
 
 def assert_same_upload(world, engine, server, clients, plan):
     expected = reference_mean(world, server, clients, plan)
-    mean, _ = engine.train(server, copy_of(world, clients), plan)
+    mean = engine_mean(world, engine, server, copy_of(world, clients), plan)
     assert torch.equal(mean != 0, expected != 0)  # the same entries were selected
     assert distance(mean, expected) <= GRADIENT
 
@@ -166,13 +171,14 @@ def test_every_option_gives_the_reference_round(task, options, compiled):
 def test_each_client_sends_the_entries_that_the_reference_sends(task, k, compiled):
     """Two entries may trade places only where their sizes differ by less than the rounding of a gradient."""
     world = world_of(task, {"name": "flpdsp", "k": k})
-    engine, model = BatchedEngine(world, compiled=compiled, threads=1), world.new_model()
+    engine, learner = BatchedEngine(world, compiled=compiled, threads=1), world.new_learner()
     server, clients = world.algorithm.start_server(task), world.new_clients()
     for client in range(CLIENTS):
-        job, whole = world.job(client, 0, k, 0.5), world.job(client, 0, 1.0, 0.5)
-        sent = world.algorithm.client_update(server.shared, clients[client], job, model).upload
-        gradient = world.algorithm.client_update(server.shared, clients[client], whole, model).upload.values
-        ours, _ = engine.train(server, clients, RoundPlan(0, (client,), np.array([k]), np.array([0.5])))
+        asked, whole = (world.alone(clients[client], client, 0, rate, 0.5) for rate in (k, 1.0))
+        (sent,) = world.algorithm.client_update(server.shared, asked, learner).uploads
+        gradient = next(iter(world.algorithm.client_update(server.shared, whole, learner).uploads)).values
+        plan = RoundPlan(0, (client,), np.array([k]), np.array([0.5]))
+        ours = engine_mean(world, engine, server, clients, plan)
         traded = (ours != 0).index_fill(0, sent.positions, False)
         assert torch.count_nonzero(ours) == torch.count_nonzero(sent.values)
         assert torch.all(gradient[traded].abs() >= (1 - GRADIENT) * sent.values.abs().min())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from leanfed.algorithms import ALGORITHMS
-from leanfed.algorithms.base import ServerState, Training
+from leanfed.algorithms.contract import ServerState, Training
 from leanfed.errors import InputError
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.costs import Accountant, RadioSettings
-from leanfed.rounds.engine import Engine, ReferenceEngine, RoundOutcome
-from leanfed.rounds.exchange import STATISTICS, train_client
+from leanfed.rounds.engine import Engine, RoundOutcome
+from leanfed.rounds.exchange import STATISTICS, train
 from leanfed.rounds.world import Participation, World
 from leanfed.simulation import streamed
 from leanfed.simulation.choose import choose_engine
+from leanfed.simulation.reference import ReferenceEngine
 from leanfed.simulation.streamed import StreamedEngine, saved_bytes, workers
+from leanfed.tasks.batch import Batch
 from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.split import flatten
@@ -47,6 +50,12 @@ def play(world: World, engine: Engine, rounds: int = 3) -> tuple[ServerState, Cl
         outcomes.append(engine.run_round(server, clients, world.plan(number)))
         server = outcomes[-1].server
     return server, clients, outcomes
+
+
+def batches_of(world: World, client: int) -> Iterator[Batch]:
+    """The client's batches of the first round."""
+    training = world.training
+    return world.task.batches(client, 0, training.batch_size, steps=training.local_steps, epochs=None)
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
@@ -83,7 +92,7 @@ def test_a_round_is_that_of_plain_models_trained_apart() -> None:
             parameters[name].data.copy_(head.view(shape))
             start += shape.numel()
         optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
-        for batch in world.job(client, 0, 1.0, 1.0).batches:
+        for batch in batches_of(world, client):
             optimiser.zero_grad()
             functional.cross_entropy(model(batch.inputs), batch.labels).backward()
             optimiser.step()
@@ -116,7 +125,7 @@ def test_a_clients_statistics_come_from_its_own_samples_only() -> None:
     engine = ReferenceEngine(world)
     _, clients, _ = play(world, engine, rounds=1)
     for client in (0, 1, 3):
-        batch = next(iter(world.job(client, 0, 1.0, 1.0).batches))
+        batch = next(batches_of(world, client))
         model = world.task.new_model("base")
         mean = model.conv1(batch.inputs).mean(dim=(0, 2, 3))
         assert torch.allclose(clients[client].memory[STATISTICS][:4], 0.1 * mean, atol=1e-6)
@@ -136,11 +145,11 @@ def test_shared_statistics_replace_a_clients_own_before_it_trains() -> None:
     world = world_of(task=task_of(statistics="shared"), local_steps=1)
     server, clients, _ = play(world, ReferenceEngine(world), rounds=1)
     marked = ServerState(server.shared, {STATISTICS: torch.full((9,), 100.0)})
-    update = train_client(world.algorithm, marked, clients[1], world.job(1, 1, 1.0, 1.0), world.new_model())
-    after = update.client.memory[STATISTICS]
+    updates = train(world.algorithm, marked, world.alone(clients[1], 1, 1, 1.0, 1.0), world.new_learner())
+    after = updates.state(0).memory[STATISTICS]
     assert (after[:8] > 85).all()  # 0.9 x 100 and a tenth of the batch's
     assert (after[9:25] < 50).all()  # the private layer goes on from its own
-    assert torch.equal(update.upload.statistics, after[:9])
+    assert torch.equal(updates.statistics[0], after[:9])
 
 
 def test_shared_statistics_are_charged_for() -> None:
@@ -224,7 +233,7 @@ def test_dropout_follows_from_the_seed_and_leaves_torchs_generator_alone() -> No
 
 
 def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, model = world_of(), world_of().new_model()
+    world, model = world_of(), world_of().new_learner().model
     assert workers(world, model, 3) == 3
     each = streamed.VECTORS * 4 * world.split.size + 8 * saved_bytes(model, torch.randn(1, 1, 32, 32))
     monkeypatch.setattr(streamed, "WORKING_BYTES", 2 * each + 1)
@@ -235,7 +244,7 @@ def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_saved_bytes_grow_with_the_batch_and_leave_weights_out() -> None:
-    model = world_of().new_model()
+    model = world_of().new_learner().model
     two, four = (saved_bytes(model, torch.randn(count, 1, 32, 32)) for count in (2, 4))
     per_sample = (four - two) / 2
     assert two == pytest.approx(2 * per_sample, rel=0.1)  # the statistics of a batch are kept once

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from leanfed.compression.kernel_picks import KernelPicks
+from leanfed.compression.picks import NumpyPicks
 from leanfed.compression.selection import largest
-from leanfed.simulation.batched.fast import KernelPicks
-from leanfed.simulation.batched.picks import NumpyPicks
 
 BOUND = 2.0**100
 SOME = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0**-140, 0.5])  # ties, both zeros, a subnormal
@@ -34,9 +34,10 @@ def picks(request):
 @given(case=matrices())
 def test_masks_mark_the_largest(picks, case):
     values, counts = case
-    mask = picks.mask(values.abs(), counts)
-    for row, scores, count in zip(mask.numpy(), values.abs().numpy(), counts, strict=True):
+    chosen = picks.largest(values, counts, values.shape[1])
+    for place, (row, scores, count) in enumerate(zip(chosen.mask().numpy(), values.abs().numpy(), counts, strict=True)):
         assert np.array_equal(np.flatnonzero(row), largest(scores, count))
+        assert np.array_equal(chosen.positions(place).numpy(), largest(scores, count))
         assert set(row.tolist()) <= {0.0, 1.0}
 
 
@@ -46,8 +47,10 @@ def test_only_the_largest_are_added_and_the_rest_remembered(picks, case, extra):
     values, counts = case
     size = values.shape[1]
     wide = torch.cat([values, torch.full((len(values), extra), 2 * BOUND)], 1)  # the private part is not looked at
-    gamma, total, rest = np.linspace(0.5, 1, len(values)), torch.zeros(size), torch.empty(values.shape)
-    picks.add_largest(wide, counts, gamma, total, rest)
+    gamma, total = np.linspace(0.5, 1, len(values)), torch.zeros(size)
+    chosen = picks.largest(wide, counts, size)
+    chosen.add_to(total, gamma)
+    rest = chosen.rest()
     expected = np.zeros(size)
     for row, left, count, weight in zip(values.numpy(), rest.numpy(), counts, gamma, strict=True):
         kept = largest(np.abs(row), count)
@@ -65,6 +68,6 @@ def test_long_rows_with_few_levels_keep_an_exact_count(seed, size, levels, rate)
     rng = np.random.default_rng(seed)
     values = torch.from_numpy(rng.integers(-levels, levels + 1, (2, size)).astype(np.float32))
     counts = np.array([int(rate * size), size - int(rate * size)])
-    ours, theirs = (picks.mask(values.abs(), counts) for picks in (KernelPicks(size), NumpyPicks()))
+    ours, theirs = (picks.largest(values, counts, size).mask() for picks in (KernelPicks(size), NumpyPicks()))
     assert torch.equal(ours, theirs)
     assert ours.sum(1).tolist() == counts.tolist()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from leanfed.algorithms.contract import Cohort, Training
+from leanfed.algorithms.uploads import Upload, sparsified
+from leanfed.compression.picks import NumpyPicks
 from leanfed.compression.selection import drawn, largest
-from leanfed.compression.sparsify import Sparsification, sparsify, unsent
+from leanfed.compression.sparsify import Sparsification
 from leanfed.records import kept_count
 from leanfed.streams import stream
 from leanfed.tasks.partition import PartitionSettings, make_partition, matching_counts
@@ -32,20 +36,29 @@ def test_a_draw_has_the_exact_count_and_no_repeats(size: int, count: int, seed: 
     assert (np.diff(positions) > 0).all()
 
 
+def sent(gradient: np.ndarray, rate: float, **settings: object) -> tuple[Upload, dict[str, torch.Tensor]]:
+    """What one client sends of a gradient, and what it remembers."""
+    rows, size, one = torch.from_numpy(gradient.copy()).unsqueeze(0), len(gradient), np.ones(1)
+    memory = {"residual": torch.zeros(1, size)}
+    cohort = Cohort((0,), 0, 0, Training(), rate * one, one, torch.empty(1, 0), memory, [], 1)
+    uploads, kept = sparsified(rows, size, cohort, NumpyPicks(), Sparsification.model_validate(settings))
+    (upload,) = uploads
+    return upload, kept
+
+
 @given(VECTORS, RATES, st.sampled_from(["topk", "random"]))
 def test_sparsification_splits_a_gradient_exactly(gradient: np.ndarray, rate: float, select: str) -> None:
-    positions, values = sparsify(gradient, rate, Sparsification.model_validate({"select": select}), stream(0, "s"))
-    assert len(positions) == kept_count(rate, len(gradient))
-    rest = unsent(gradient, positions)
-    assert not rest[positions].any()
-    rest[positions] = values
-    assert np.array_equal(rest, gradient)
+    upload, kept = sent(gradient, rate, select=select, error_feedback=True)
+    assert upload.entries == kept_count(rate, len(gradient))
+    rest = kept["residual"][0]
+    assert not rest[slice(None) if upload.positions is None else upload.positions].any()
+    assert np.array_equal(rest + upload.dense(), gradient)
 
 
 @given(VECTORS, RATES)
 def test_top_k_keeps_at_least_k_of_the_squared_norm(gradient: np.ndarray, rate: float) -> None:
     # Lemma 1 has equality for random masks; the largest entries can only keep more.
-    _, values = sparsify(gradient, rate, Sparsification(), stream(0, "s"))
+    values = sent(gradient, rate)[0].values.numpy()
     share = kept_count(rate, len(gradient)) / len(gradient)
     assert np.sum(values.astype(float) ** 2) >= share * np.sum(gradient.astype(float) ** 2) - 1e-6
 

@@ -1,17 +1,22 @@
 """How it is learned: one file per method; importing this room registers them all."""
 
 from leanfed.algorithms import fedavg, fedmask, fedper, flpdsp, lg_fedavg
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, ClientState, ClientUpdate, Job, ServerState, Training, Upload
+from leanfed.algorithms.base import ALGORITHMS, Algorithm
+from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights
+from leanfed.algorithms.uploads import Upload, Uploads
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "ClientState",
-    "ClientUpdate",
-    "Job",
+    "Cohort",
+    "Learner",
     "ServerState",
     "Training",
+    "Updates",
     "Upload",
+    "Uploads",
+    "Weights",
     "fedavg",
     "fedmask",
     "fedper",

@@ -1,10 +1,9 @@
-"""The contract of a federated method: what a client does, what the server makes of it, what a client then owns."""
+"""The contract of a federated method: what clients do, what the server makes of it, what a client then owns."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -12,11 +11,21 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
+from leanfed.algorithms.contract import (
+    VELOCITY,
+    ClientState,
+    Cohort,
+    Learner,
+    ServerState,
+    Training,
+    Updates,
+    Weights,
+)
 from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, Section, kept_counts
 from leanfed.registry import Registry
-from leanfed.tasks.split import FlatModel, Split
-from leanfed.tasks.task import Batch, Task
+from leanfed.tasks.split import Split
+from leanfed.tasks.task import Task
 
 KeepRate = Annotated[float, Field(gt=0, le=1)]
 
@@ -32,90 +41,30 @@ def _keep_rates(value: Any) -> Any:
 KeepRates = Annotated[float | tuple[float, ...], BeforeValidator(_keep_rates)]
 
 
-class Training(Section):
-    """How a client takes its local steps, the same for every method."""
-
-    batch_size: int = Field(default=32, ge=1)
-    """b, samples per step."""
-    local_steps: int = Field(default=1, ge=1)
-    """Steps per round; the paper's Algorithm 1 takes one."""
-    local_epochs: int | None = Field(default=None, ge=1)
-    """Passes over a client's data per round, instead of local_steps."""
-    learning_rate: float = Field(default=0.1, gt=0)
-    """eta in round 0."""
-    learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
-    """eta is multiplied by this every round."""
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Of the server's step on the shared part and of the clients' steps on their private part."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """Added to gradients as weight_decay x weights."""
-
-    def rate(self, round_number: int) -> float:
-        """eta of one round."""
-        return self.learning_rate * self.learning_rate_decay**round_number
-
-
-@dataclass(frozen=True)
-class Job:
-    """What one client is asked to do in one round."""
-
-    client: int
-    round: int
-    seed: int
-    training: Training
-    batches: Iterable[Batch]
-    k: float = 1.0  # keep rate of the shared gradient
-    r: float = 1.0  # keep rate of the pruned weights
-
-    @property
-    def learning_rate(self) -> float:
-        """eta of this round."""
-        return self.training.rate(self.round)
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """What the server holds between rounds."""
-
-    shared: Tensor
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """What never leaves a client: its private weights and the memories of its method, by name."""
-
-    private: Tensor
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Upload:
-    """What a client sends: values at increasing positions of the shared vector, or all of it (positions None)."""
-
-    size: int  # length of the shared vector
-    values: Tensor  # (entries,) float32, or bool for a mask
-    positions: Tensor | None = None  # (entries,) int64
-    statistics: Tensor | None = None  # running statistics of shared layers, where a task shares them
-
-    @property
-    def entries(self) -> int:
-        """How many values travel."""
-        return len(self.values)
-
-
-@dataclass(frozen=True)
-class ClientUpdate:
-    """A client's answer to a job."""
-
-    upload: Upload
-    client: ClientState
-    loss: float  # mean over the round's steps, on the weights that were trained
-    samples: int  # samples processed
-
-
 class Algorithm(Section):
-    """A federated method: its settings, and a few verbs that a simulator or a single device can call."""
+    """A federated method: its settings, and a few verbs that a simulator or a single device can call.
+
+    A method is written once, for C clients at a time; engines choose C, a device is C = 1. One with half a loss, that
+    is |w - sample|^2 / 2 at w = [shared | private], one number each:
+
+    >>> from leanfed.algorithms.local import local_steps
+    >>> from leanfed.algorithms.uploads import Dense
+    >>> from leanfed.tasks.batch import Batch
+    >>> class Whole(Algorithm):
+    ...     def client_update(self, shared, cohort, learner):
+    ...         run = local_steps(shared, cohort, learner)
+    ...         return Updates(Dense(run.gradient, len(shared)), run.private, {}, run.loss, run.samples)
+    >>> class Toy:
+    ...     def loss_and_gradient(self, weights, batch):
+    ...         gap = torch.cat([weights.shared.expand(2, -1), weights.private], 1) - batch.inputs[:, 0]
+    ...         return gap.square().sum(1) / 2, gap
+    >>> samples = Batch(torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]), torch.zeros(2, 1))
+    >>> whole, heads = np.ones(2), torch.zeros(2, 1)
+    >>> cohort = Cohort((4, 7), 0, 0, Training(learning_rate=0.5), whole, whole, heads, {}, [samples], steps=1)
+    >>> updates = Whole().client_update(torch.zeros(1), cohort, Toy())
+    >>> updates.private.tolist(), [upload.values.tolist() for upload in updates.uploads]
+    ([[1.0], [2.0]], [[-1.0], [-3.0]])
+    """
 
     def divide(self, split: Split) -> Split:
         """Which part of the model this method shares; by default the base."""
@@ -147,6 +96,13 @@ class Algorithm(Section):
         """How many values clients upload at these keep rates, known before they train."""
         return kept_counts(k, split.shared_size)
 
+    def holds(self, split: Split, training: Training) -> dict[str, int]:
+        """The memories that a client keeps beside its private part, by name, with the size of each.
+
+        They begin as zeros, reach `client_update` in `Cohort.memory` and are given back in `Updates.memory`.
+        """
+        return {VELOCITY: split.private_size} if training.momentum and split.private_size else {}
+
     def start_server(self, task: Task) -> ServerState:
         """The state before the first round."""
         return ServerState(task.initial_shared(self.divide(task.split)))
@@ -156,49 +112,31 @@ class Algorithm(Section):
         return ClientState(task.initial_private(self.divide(task.split), client))
 
     @abstractmethod
-    def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
-        """One client's round: from what the server sent to what it uploads and keeps."""
+    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
+        """The clients' round: from what the server sent (d_shared,) to what they upload and keep."""
 
-    def server_update(
-        self, server: ServerState, uploads: Iterable[tuple[float, Upload]], training: Training, round_number: int
-    ) -> ServerState:
-        """Average the uploads by their weights gamma and step the shared part, Eq. (6)."""
-        gradient = weighted_mean(len(server.shared), uploads)
-        return descend(server, gradient, training, round_number)
+    def step(self, server: ServerState, mean: Tensor, training: Training, round_number: int) -> ServerState:
+        """Move the shared part along the aggregated uploads, Eq. (6)."""
+        return descend(server, mean, training, round_number)
 
-    def trained_weights(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> Tensor:
-        """The model that a job's first gradient is taken at: [shared | private], pruned where the method prunes."""
-        return torch.cat([shared, client.private])
+    def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
+        """The models at which the first gradients are taken, pruned where the method prunes."""
+        return Weights(shared.unsqueeze(0), cohort.private)
 
-    def personal_weights(self, server: ServerState, client: ClientState, model: FlatModel) -> Tensor:
-        """The model that a client uses: [shared | private]."""
-        return torch.cat([server.shared, client.private])
+    def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:
+        """The models that clients use, from their private parts (C, d_private)."""
+        return Weights(server.shared.unsqueeze(0), private)
 
 
 ALGORITHMS: Final[Registry[type[Algorithm]]] = Registry("algorithm")
-
-
-def weighted_mean(size: int, uploads: Iterable[tuple[float, Upload]]) -> Tensor:
-    """sum of gamma_n g_n / sum of gamma_n over those who took part; what was not sent counts as zero.
-
-    One upload is in memory at a time. Eq. (6) has the sum over all clients, where the gammas add to one.
-    """
-    total, weight = torch.zeros(size), 0.0
-    for gamma, upload in uploads:
-        weight += gamma
-        if upload.positions is None:
-            total.add_(upload.values, alpha=gamma)
-        else:
-            total.index_add_(0, upload.positions, upload.values, alpha=gamma)
-    return total.div_(weight) if weight > 0 else total
 
 
 def descend(server: ServerState, gradient: Tensor, training: Training, round_number: int) -> ServerState:
     """w - eta g, Eq. (6); with momentum w - eta v, v = momentum v + g."""
     memory = dict(server.memory)
     if training.momentum:
-        gradient = gradient.add(memory.get("velocity", torch.zeros_like(gradient)), alpha=training.momentum)
-        memory["velocity"] = gradient
+        gradient = gradient.add(memory.get(VELOCITY, torch.zeros_like(gradient)), alpha=training.momentum)
+        memory[VELOCITY] = gradient
     return ServerState(server.shared.sub(gradient, alpha=training.rate(round_number)), memory)
 
 

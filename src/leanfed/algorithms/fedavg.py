@@ -5,29 +5,17 @@ from __future__ import annotations
 from typing import Literal, final
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
+from typing_extensions import override
 
-from leanfed.algorithms.base import (
-    ALGORITHMS,
-    Algorithm,
-    ClientState,
-    ClientUpdate,
-    Job,
-    KeepRate,
-    ServerState,
-    Upload,
-)
-from leanfed.algorithms.flpdsp import sparse_upload
-from leanfed.algorithms.local import local_steps
-from leanfed.compression.prune import Pruning, keep_mask
+from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRate
+from leanfed.algorithms.contract import Cohort, Learner, ServerState, Training, Updates, Weights
+from leanfed.algorithms.local import Masking, decoupled_update, local_steps
+from leanfed.algorithms.uploads import Dense, sparsified
 from leanfed.compression.sparsify import Sparsification
 from leanfed.records import Floats, Ints, kept_counts
-from leanfed.streams import stream
-from leanfed.tasks.split import FlatModel, Split
-
-MAGNITUDE = Pruning(score="magnitude")
+from leanfed.tasks.split import Split
 
 
 @final
@@ -37,14 +25,13 @@ class FedAvg(Algorithm):
 
     name: Literal["fedavg"] = "fedavg"
 
+    @override
     def divide(self, split: Split) -> Split:
-        """Nothing is private."""
         return split.all_shared()
 
-    def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
-        """Upload the gradient of the whole model."""
-        run = local_steps(model, shared, client.private, job)
-        return ClientUpdate(Upload(len(shared), run.gradient), client, run.loss, run.samples)
+    @override
+    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
+        return decoupled_update(shared, cohort, learner)
 
 
 @final
@@ -58,25 +45,28 @@ class FedAvgS(Algorithm):
     sparsify: Sparsification = Field(default_factory=Sparsification)
     """How gradient entries are chosen."""
 
+    @override
     def divide(self, split: Split) -> Split:
-        """Nothing is private."""
         return split.all_shared()
 
     @property
+    @override
     def upload_form(self) -> Literal["dense", "sparse", "mask"]:
-        """Values with their positions."""
         return "sparse"
 
+    @override
     def rates(self, clients: int) -> tuple[Floats, Floats]:
-        """k for every client; nothing is pruned."""
         return np.full(clients, self.k), np.ones(clients)
 
-    def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
-        """Upload the chosen entries of the gradient of the whole model."""
-        run = local_steps(model, shared, client.private, job)
-        upload, residual = sparse_upload(run.gradient, client.memory.get("residual"), job, self.sparsify)
-        memory = {} if residual is None else {"residual": residual}
-        return ClientUpdate(upload, ClientState(client.private, memory), run.loss, run.samples)
+    @override
+    def holds(self, split: Split, training: Training) -> dict[str, int]:
+        return self.sparsify.holds(split.shared_size)
+
+    @override
+    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
+        run = local_steps(shared, cohort, learner)
+        uploads, memory = sparsified(run.gradient, len(shared), cohort, learner.picks, self.sparsify)
+        return Updates(uploads, run.private, memory, run.loss, run.samples)
 
 
 @final
@@ -88,44 +78,46 @@ class FedAvgP(Algorithm):
     r: KeepRate = 0.5
     """Keep rate of the weights, as in the paper."""
 
+    @override
     def divide(self, split: Split) -> Split:
-        """Nothing is private."""
         return split.all_shared()
 
     @property
+    @override
     def upload_form(self) -> Literal["dense", "sparse", "mask"]:
-        """Values with their positions."""
         return "sparse"
 
+    @override
     def computed_share(self, split: Split, r: Floats) -> Floats:
-        """The share of the weights that survive."""
         return r
 
+    @override
     def entries(self, split: Split, k: Floats, r: Floats) -> Ints:
-        """The surviving weights' gradients travel."""
         return kept_counts(r, split.shared_size)
 
+    @override
     def rates(self, clients: int) -> tuple[Floats, Floats]:
-        """r for every client; what is left of the gradient travels whole."""
         return np.ones(clients), np.full(clients, self.r)
 
-    def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
-        """Upload the gradient of the weights that survive the pruning."""
-        mask = _global_mask(shared, job.r)
-        run = local_steps(model, shared, client.private, job, mask=mask.to(shared.dtype), masked_gradient=True)
-        positions = torch.nonzero(mask).flatten()
-        return ClientUpdate(Upload(len(shared), run.gradient[positions], positions), client, run.loss, run.samples)
+    @override
+    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
+        mask = _largest_weights(shared, cohort.r, learner)
+        run = local_steps(shared, cohort, learner, Masking(shared=mask, gradient=True))
+        return Updates(Dense(run.gradient, len(shared), mask), run.private, {}, run.loss, run.samples)
 
-    def trained_weights(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> Tensor:
-        """The pruned model."""
-        return shared * _global_mask(shared, job.r)
+    @override
+    def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
+        return Weights(shared * _largest_weights(shared, cohort.r, learner), cohort.private)
 
-    def personal_weights(self, server: ServerState, client: ClientState, model: FlatModel) -> Tensor:
+    @override
+    def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:
         """The pruned model, as it is trained."""
-        return server.shared * _global_mask(server.shared, self.r)
+        return Weights(server.shared * _largest_weights(server.shared, np.array([self.r]), learner), private)
 
 
-def _global_mask(weights: Tensor, rate: float) -> Tensor:
-    """The largest weights of the whole model."""
-    mask = keep_mask(weights.numpy(), rate, MAGNITUDE, last_gradient=None, rng=stream(0, "unused"))
-    return torch.from_numpy(mask)
+def _largest_weights(shared: Tensor, r: Floats, learner: Learner) -> Tensor:
+    """(1 or C, d) ones and zeros: one mask where all clients keep the same share."""
+    counts = kept_counts(r, len(shared))
+    distinct = counts[:1] if (counts == counts[0]).all() else counts
+    rows = shared.expand(len(distinct), -1).contiguous()
+    return learner.picks.largest(rows, distinct, len(shared)).mask()

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Literal, final
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from typing_extensions import override
 
-from leanfed.algorithms.base import (
-    ALGORITHMS,
-    Algorithm,
-    ClientState,
-    ClientUpdate,
-    Job,
-    ServerState,
-    Training,
-    Upload,
-    weighted_mean,
-)
-from leanfed.algorithms.local import refuse_divergence
+from leanfed.algorithms.base import ALGORITHMS, Algorithm
+from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights
+from leanfed.algorithms.local import mean_loss
+from leanfed.algorithms.uploads import Dense
 from leanfed.streams import stream
-from leanfed.tasks.split import FlatModel, Split
+from leanfed.tasks.split import Split
 from leanfed.tasks.task import Task
 
 ADAPTER = 0.05  # size of a matrix that starts at zero, of what it would have as a layer of its own
@@ -45,6 +38,7 @@ class FedMask(Algorithm):
     confidence: float = Field(default=0.75, gt=0.5, lt=1)
     """A mean counts as at most this sure, so that even a unanimous entry can change its mind."""
 
+    @override
     def divide(self, split: Split) -> Split:
         """Masked: all weight matrices behind the first layer. The rest (first layer, biases) stays as it started."""
         first = next(iter(split.shapes)).rpartition(".")[0]
@@ -52,72 +46,89 @@ class FedMask(Algorithm):
         return Split(shared=masked, private={n: s for n, s in split.shapes.items() if n not in masked})
 
     @property
+    @override
     def upload_form(self) -> Literal["dense", "sparse", "mask"]:
-        """One bit per masked weight."""
         return "mask"
 
+    @override
     def start_server(self, task: Task) -> ServerState:
-        """Nobody has voted yet: an even mean everywhere."""
+        """Before the first vote: an even mean everywhere."""
         return ServerState(torch.full((self.divide(task.split).shared_size,), 0.5))
 
+    @override
     def start_client(self, task: Task, client: int) -> ClientState:
         """Every client starts from the same small scores, half of them positive."""
         size = self.divide(task.split).shared_size
         scores = stream(task.seed, "scores").uniform(-0.1, 0.1, size)
         return ClientState(torch.from_numpy(scores).to(torch.float32))
 
-    def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
+    @override
+    def holds(self, split: Split, training: Training) -> dict[str, int]:
+        """Scores have no momentum."""
+        return {}
+
+    @override
+    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
         """Take over the means, step the scores straight through the mask, upload its bits."""
-        frozen = frozen_weights(model)
-        scores = self._first_scores(shared, client, job)
-        losses, samples = [], 0
-        for batch in job.batches:
-            loss, gradient = model.loss_and_gradient(masked_weights(frozen, scores), batch.inputs, batch.labels)
-            refuse_divergence(loss, job)
-            scores.sub_(score_gradient(gradient, frozen, scores), alpha=job.learning_rate * self.score_rate)
+        frozen, rest = frozen_parts(learner)
+        scores, losses, samples = self._first_scores(shared, cohort), [], 0
+        for batch in cohort.batches:
+            loss, gradient = learner.loss_and_gradient(Weights(frozen * (scores > 0), rest), batch)
             losses.append(loss)
-            samples += len(batch.labels)
-        upload = Upload(len(scores), scores > 0)
-        return ClientUpdate(upload, ClientState(scores), math.fsum(losses) / len(losses), samples)
+            samples += batch.labels.shape[1]
+            slope = torch.sigmoid(scores)
+            # Straight through the threshold: dL/ds = dL/dw x w x sigmoid'(s).
+            step = gradient[:, : len(shared)].mul_(frozen).mul_(slope).mul_(1 - slope)
+            scores = scores.sub(step, alpha=cohort.rate * self.score_rate)
+        counts = np.full(len(cohort.clients), samples, dtype=np.int64)
+        return Updates(Dense(scores > 0, len(shared)), scores, {}, mean_loss(losses, cohort), counts)
 
-    def server_update(
-        self, server: ServerState, uploads: Iterable[tuple[float, Upload]], training: Training, round_number: int
-    ) -> ServerState:
-        """The mean of every bit over the round's participants."""
-        votes = ((gamma, Upload(bits.size, bits.values.to(server.shared.dtype))) for gamma, bits in uploads)
-        return ServerState(weighted_mean(len(server.shared), votes))
+    @override
+    def step(self, server: ServerState, mean: Tensor, training: Training, round_number: int) -> ServerState:
+        """The mean of every bit over the round's participants is the new state."""
+        return ServerState(mean)
 
-    def trained_weights(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> Tensor:
-        """The frozen weights under the mask that the job begins with."""
-        return masked_weights(frozen_weights(model), self._first_scores(shared, client, job))
+    @override
+    def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
+        """The frozen weights under the masks that the round begins with."""
+        frozen, rest = frozen_parts(learner)
+        return Weights(frozen * (self._first_scores(shared, cohort) > 0), rest)
 
-    def personal_weights(self, server: ServerState, client: ClientState, model: FlatModel) -> Tensor:
-        """The frozen weights under the client's own mask."""
-        return masked_weights(frozen_weights(model), client.private)
+    @override
+    def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:
+        """The frozen weights under each client's own mask."""
+        frozen, rest = frozen_parts(learner)
+        return Weights(frozen * (private > 0), rest)
 
-    def _first_scores(self, shared: Tensor, client: ClientState, job: Job) -> Tensor:
-        """What the client has heard; its own scores before anybody has voted."""
-        return self.heard(shared, client.private) if job.round else client.private.clone()
+    def _first_scores(self, shared: Tensor, cohort: Cohort) -> Tensor:
+        """(C, d_shared): the means taken over, or the clients' own scores before the first vote."""
+        return self.adopted(shared, cohort.private) if cohort.round else cohort.private
 
-    def heard(self, mean: Tensor, own: Tensor) -> Tensor:
-        """Where the client uses an entry: the score whose sigmoid is the mean; elsewhere its own score."""
+    def adopted(self, mean: Tensor, own: Tensor) -> Tensor:
+        """Where a client uses an entry: the score whose sigmoid is the mean; elsewhere its own score."""
         return torch.where(own > 0, torch.logit(mean.clamp(1 - self.confidence, self.confidence)), own)
 
 
-def frozen_weights(model: FlatModel) -> Tensor:
+def frozen_parts(learner: Learner) -> tuple[Tensor, Tensor]:
+    """The weights that are never trained: (d_shared,) under the masks, and (1, d_private) the rest."""
+    whole, cut = frozen_weights(learner.split, learner.initial), learner.split.shared_size
+    return whole[:cut], whole[cut:].unsqueeze(0)
+
+
+def frozen_weights(split: Split, initial: Tensor) -> Tensor:
     """Signed constants sqrt(2 / fan-in), with twice the variance where a mask drops about half.
 
     Biases are zero; scales of normalisation layers stay as they started.
     """
     parts, start = [], 0
-    for name, shape in model.split.shapes.items():
+    for name, shape in split.shapes.items():
         end = start + math.prod(shape)
-        start, initial = end, model.initial[start:end]
+        start, part = end, initial[start:end]
         if len(shape) > 1:
-            share = 0.5 if name in model.split.shared else 1.0
-            parts.append(_signs(initial) * math.sqrt(2 / (share * math.prod(shape[1:]))))
+            share = 0.5 if name in split.shared else 1.0
+            parts.append(_signs(part) * math.sqrt(2 / (share * math.prod(shape[1:]))))
         else:
-            parts.append(initial.clone() if name.endswith("weight") else torch.zeros_like(initial))
+            parts.append(part.clone() if name.endswith("weight") else torch.zeros_like(part))
     return torch.cat(parts)
 
 
@@ -129,16 +140,3 @@ def _signs(initial: Tensor) -> Tensor:
         return torch.sign(initial)
     drawn = stream(0, "signs", len(initial)).choice([-ADAPTER, ADAPTER], len(initial))
     return torch.from_numpy(drawn).to(initial.dtype)
-
-
-def masked_weights(frozen: Tensor, scores: Tensor) -> Tensor:
-    """The frozen weights where sigmoid(score) > 0.5, that is score > 0; the unmasked rest whole."""
-    weights = frozen.clone()
-    weights[: len(scores)].mul_(scores > 0)
-    return weights
-
-
-def score_gradient(gradient: Tensor, frozen: Tensor, scores: Tensor) -> Tensor:
-    """Straight through the threshold: dL/ds = dL/dw x w x sigmoid'(s)."""
-    slope = torch.sigmoid(scores)
-    return gradient[: len(scores)] * frozen[: len(scores)] * slope * (1 - slope)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Literal, final
 
 from torch import Tensor
+from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, ClientState, ClientUpdate, Job
+from leanfed.algorithms.base import ALGORITHMS, Algorithm
+from leanfed.algorithms.contract import Cohort, Learner, Updates
 from leanfed.algorithms.local import decoupled_update
-from leanfed.tasks.split import FlatModel
 
 
 @final
@@ -18,6 +19,6 @@ class FedPer(Algorithm):
 
     name: Literal["fedper"] = "fedper"
 
-    def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
-        """Upload the base gradient whole."""
-        return decoupled_update(shared, client, job, model)
+    @override
+    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
+        return decoupled_update(shared, cohort, learner)

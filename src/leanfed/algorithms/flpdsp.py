@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, final
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, ClientState, ClientUpdate, Job, KeepRates, Upload, per_client
-from leanfed.algorithms.local import LocalRun, local_steps
-from leanfed.compression.prune import Pruning, keep_mask
-from leanfed.compression.sparsify import Sparsification, sparsify, unsent
-from leanfed.records import Floats
+from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRates, per_client
+from leanfed.algorithms.contract import Cohort, Learner, Training, Updates, Weights
+from leanfed.algorithms.local import Masking, local_steps
+from leanfed.algorithms.uploads import sparsified
+from leanfed.compression.prune import Pruning
+from leanfed.compression.selection import drawn
+from leanfed.compression.sparsify import Sparsification
+from leanfed.records import Floats, Ints, kept_counts
 from leanfed.streams import stream
-from leanfed.tasks.split import FlatModel, Split
+from leanfed.tasks.split import Split
+
+HEAD_GRADIENT = "head_gradient"  # of the last round, for pruning by importance
 
 
 @final
@@ -36,85 +43,69 @@ class Flpdsp(Algorithm):
     prune: Pruning = Field(default_factory=Pruning)
     """How heads are pruned."""
 
+    @override
     def rates(self, clients: int) -> tuple[Floats, Floats]:
-        """The fixed keep rates of the settings."""
         return per_client(self.k, clients, "algorithm.k"), per_client(self.r, clients, "algorithm.r")
 
+    @override
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of these settings before a run."""
         return self.prune.notes()
 
     @property
+    @override
     def upload_form(self) -> Literal["dense", "sparse", "mask"]:
-        """Values with their positions."""
         return "sparse"
 
     @property
+    @override
     def steps_of_head(self) -> int:
-        """As set."""
         return self.head_steps
 
+    @override
     def computed_share(self, split: Split, r: Floats) -> Floats:
         """(d_B + r d_P) / d, the share in Eq. (12), of one step of both parts."""
         return np.asarray((split.shared_size + r * split.private_size) / split.size)
 
-    def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
-        """The client's part of Algorithm 1, line by line."""
-        head = client.private
-        mask = self._head_mask(client, job)  # r_n,t
-        run = local_steps(  # w-hat = w x r, Eq. (3); gradients at w-hat; head step, Eq. (4)
-            model,
-            shared,
-            head,
-            job,
-            mask=torch.cat([torch.ones_like(shared), mask]),
+    @override
+    def holds(self, split: Split, training: Training) -> dict[str, int]:
+        gradient = {HEAD_GRADIENT: split.private_size} if self.prune.score == "importance" else {}
+        return {**super().holds(split, training), **gradient, **self.sparsify.holds(split.shared_size)}
+
+    @override
+    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
+        """The clients' part of Algorithm 1, line by line."""
+        masking = Masking(  # r_n,t
+            private=self._head_masks(cohort, learner),
             discard=self.prune.head_memory == "discard",
-            masked_gradient=self.prune.masked_gradient,
-            velocity=client.memory.get("velocity"),
-            head_steps=self.head_steps,
+            gradient=self.prune.masked_gradient,
         )
-        upload, residual = self._sparsify(run.gradient[: len(shared)], client, job)  # Eq. (5)
-        memory = self._remember(run, residual, len(shared))
-        return ClientUpdate(upload, ClientState(run.private, memory), run.loss, run.samples)
+        run = local_steps(shared, cohort, learner, masking, self.head_steps)  # Eq. (3), gradients, head step Eq. (4)
+        memory = run.memory
+        if self.prune.score == "importance":
+            memory[HEAD_GRADIENT] = run.gradient[:, len(shared) :].clone()
+        uploads, unsent = sparsified(run.gradient, len(shared), cohort, learner.picks, self.sparsify)  # Eq. (5)
+        return Updates(uploads, run.private, {**memory, **unsent}, run.loss, run.samples)
 
-    def trained_weights(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> Tensor:
-        """The base and the pruned head, w-hat of Eq. (3)."""
-        return torch.cat([shared, client.private * self._head_mask(client, job)])
+    @override
+    def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
+        """The base and the pruned heads, w-hat of Eq. (3)."""
+        return Weights(shared.unsqueeze(0), cohort.private * self._head_masks(cohort, learner))
 
-    def _head_mask(self, client: ClientState, job: Job) -> Tensor:
-        """The pruning indicator as zeros and ones, (d_P,)."""
-        last = client.memory.get("head_gradient")
-        labels = (job.client, job.round) if self.prune.score == "random-redrawn" else (job.client,)
-        mask = keep_mask(
-            client.private.numpy(),
-            job.r,
-            self.prune,
-            last_gradient=None if last is None else last.numpy(),
-            rng=stream(job.seed, "prune", *labels),
-        )
-        return torch.from_numpy(mask).to(client.private.dtype)
+    def _head_masks(self, cohort: Cohort, learner: Learner) -> Tensor:
+        """The pruning indicators of Eq. (3) as zeros and ones, (C, d_P); exact counts, lower positions among equals."""
+        heads, size = cohort.private, cohort.private.shape[1]
+        counts = kept_counts(cohort.r, size)
+        if self.prune.score.startswith("random"):
+            return self._drawn_masks(cohort, counts)
+        if self.prune.score == "importance":  # by magnitude until a gradient is remembered
+            last = cohort.memory[HEAD_GRADIENT]
+            heads = torch.where(last.any(1, keepdim=True), (heads * last).square_(), heads)
+        return learner.picks.largest(heads, counts, size).mask()
 
-    def _sparsify(self, gradient: Tensor, client: ClientState, job: Job) -> tuple[Upload, Tensor | None]:
-        """The upload, and what error feedback remembers."""
-        return sparse_upload(gradient, client.memory.get("residual"), job, self.sparsify)
-
-    def _remember(self, run: LocalRun, residual: Tensor | None, cut: int) -> dict[str, Tensor]:
-        """The memories that the settings ask for."""
-        wanted = {
-            "residual": residual,
-            "velocity": run.velocity,
-            "head_gradient": run.gradient[cut:].clone() if self.prune.score == "importance" else None,
-        }
-        return {name: tensor for name, tensor in wanted.items() if tensor is not None}
-
-
-def sparse_upload(
-    gradient: Tensor, residual: Tensor | None, job: Job, settings: Sparsification
-) -> tuple[Upload, Tensor | None]:
-    """Choose what to send of a gradient (plus the memory of what was not sent before)."""
-    corrected = gradient if residual is None else gradient + residual
-    values = corrected.numpy()
-    positions, sent = sparsify(values, job.k, settings, stream(job.seed, "sparsify", job.round, job.client))
-    whole = len(positions) == len(values)  # a full gradient needs no positions
-    upload = Upload(len(values), torch.from_numpy(sent), None if whole else torch.from_numpy(positions))
-    return upload, torch.from_numpy(unsent(values, positions)) if settings.error_feedback else None
+    def _drawn_masks(self, cohort: Cohort, counts: Ints) -> Tensor:
+        """Each client's random mask, fixed or drawn anew every round."""
+        mask, redrawn = torch.zeros_like(cohort.private), self.prune.score == "random-redrawn"
+        for row, (client, count) in enumerate(zip(cohort.clients, counts.tolist(), strict=True)):
+            labels: Sequence[int] = (client, cohort.round) if redrawn else (client,)
+            mask[row, torch.from_numpy(drawn(mask.shape[1], count, stream(cohort.seed, "prune", *labels)))] = 1
+        return mask

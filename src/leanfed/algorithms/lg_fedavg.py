@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Literal, final
 
 from torch import Tensor
+from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, ClientState, ClientUpdate, Job
+from leanfed.algorithms.base import ALGORITHMS, Algorithm
+from leanfed.algorithms.contract import Cohort, Learner, Updates
 from leanfed.algorithms.local import decoupled_update
-from leanfed.tasks.split import FlatModel, Split
+from leanfed.tasks.split import Split
 
 
 @final
@@ -18,10 +20,10 @@ class LgFedAvg(Algorithm):
 
     name: Literal["lg-fedavg"] = "lg-fedavg"
 
+    @override
     def divide(self, split: Split) -> Split:
-        """The reversed split."""
         return split.reversed()
 
-    def client_update(self, shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
-        """Upload the gradient of the deep layers whole."""
-        return decoupled_update(shared, client, job, model)
+    @override
+    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
+        return decoupled_update(shared, cohort, learner)

@@ -1,16 +1,20 @@
-"""Local steps of stochastic gradient descent, shared by every method that trains weights."""
+"""Local steps of stochastic gradient descent for C clients, shared by every method that trains weights."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from leanfed.algorithms.base import ClientState, ClientUpdate, Job, Upload
+from leanfed.algorithms.contract import VELOCITY, Cohort, Learner, Training, Updates, Weights
+from leanfed.algorithms.uploads import Dense
 from leanfed.errors import InputError
-from leanfed.tasks.split import FlatModel
+from leanfed.records import Floats, Ints
+from leanfed.tasks.batch import Batch
 
 
 class DivergedError(InputError):
@@ -18,81 +22,129 @@ class DivergedError(InputError):
 
 
 @dataclass(frozen=True)
-class LocalRun:
-    """Where a client's steps ended."""
+class Masking:
+    """Which weights take part, as zeros and ones, and what becomes of the others; None where all do."""
 
-    gradient: Tensor  # (d,) sum of the steps' gradients: (start - end) / eta of the shared part
-    private: Tensor  # (d_P,) private weights after the steps
-    velocity: Tensor | None  # (d_P,) momentum of the private part
-    loss: float
-    samples: int
+    shared: Tensor | None = None  # (1 or C, d_shared)
+    private: Tensor | None = None  # (C, d_private)
+    discard: bool = False  # masked weights are gone, as in Algorithm 1; else the dense ones survive below the mask
+    gradient: bool = False  # masked weights get no update
+
+    def used(self, weights: Weights) -> Weights:
+        """The weights at which gradients are taken."""
+        return Weights(_masked(weights.shared, self.shared), _masked(weights.private, self.private))
+
+    def kept(self, weights: Weights) -> Weights:
+        """The weights that are left before a step."""
+        return self.used(weights) if self.discard else weights
+
+
+UNMASKED = Masking()
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """Where the clients' steps ended."""
+
+    gradient: Tensor  # (C, d) sum of the steps' gradients, (start - end) / eta of the shared part; may be written over
+    private: Tensor  # (C, d_private) after the steps
+    velocity: Tensor | None  # (C, d_private) momentum of the private part
+    loss: Floats  # (C,)
+    samples: Ints  # (C,)
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """What the steps themselves remember."""
+        return {} if self.velocity is None else {VELOCITY: self.velocity}
 
 
 def local_steps(
-    model: FlatModel,
-    shared: Tensor,
-    private: Tensor,
-    job: Job,
-    *,
-    mask: Tensor | None = None,
-    discard: bool = False,
-    masked_gradient: bool = False,
-    velocity: Tensor | None = None,
-    head_steps: int = 1,
+    shared: Tensor, cohort: Cohort, learner: Learner, masking: Masking = UNMASKED, head_steps: int = 1
 ) -> LocalRun:
-    """Train [shared | private] on the job's batches.
+    """Train [shared | private] of every client on its batches.
 
     On each batch the private part takes `head_steps` steps, the first together with the shared part and all on the
-    features that the shared part had before it.
-
-    `mask` (d,) rules every step's computation: gradients are taken at weights x mask. With `discard` the masked
-    weights are the weights, as in Algorithm 1; otherwise the dense ones survive below the mask. With
-    `masked_gradient` the entries outside the mask are not updated. Momentum is for the private part; the shared part
-    has its own at the server.
+    features that the shared part had before it. Momentum is for the private part; the shared part has its own at the
+    server. The shared weights are one row until a step sets the clients apart.
     """
-    cut, rate, training = len(shared), job.learning_rate, job.training
-    weights = torch.cat([shared, private])
-    total = torch.zeros_like(weights)
-    losses, samples = [], 0
-    for batch in job.batches:
-        for turn in range(head_steps):
-            start = cut if turn else 0  # further steps are the private part's alone
-            part, kept = weights[start:], None if mask is None else mask[start:]
-            if kept is not None and discard:
-                part.mul_(kept)
-            used = part if kept is None or discard else part * kept
-            if turn:
-                gradient = model.head_gradient(used, batch.labels)
-            else:
-                loss, gradient = model.loss_and_gradient(used, batch.inputs, batch.labels)
-                refuse_divergence(loss, job)
-                losses.append(loss)
-                samples += len(batch.labels)
-            if training.weight_decay:
-                gradient.add_(used, alpha=training.weight_decay)
-            if kept is not None and masked_gradient:
-                gradient.mul_(kept)
-            total[start:].add_(gradient)
-            if training.momentum and len(private):
-                own = gradient[cut - start :]
-                velocity = own.add(torch.zeros_like(private) if velocity is None else velocity, alpha=training.momentum)
-                own.copy_(velocity)
-            part.sub_(gradient, alpha=rate)
-    return LocalRun(total, weights[cut:].clone(), velocity, math.fsum(losses) / len(losses), samples)
+    cut, training, rate = len(shared), cohort.training, cohort.rate
+    weights = Weights(shared.unsqueeze(0), cohort.private)
+    velocity = cohort.memory[VELOCITY] if training.momentum and cohort.private.shape[1] else None
+    losses, samples, total = [], 0, shared
+    for step, batch in enumerate(cohort.batches):
+        weights = masking.kept(weights)
+        loss, gradient = _gradient(learner, weights, masking, batch, training)
+        losses.append(loss)
+        samples += batch.labels.shape[1]
+        total = total.add_(gradient) if step else gradient if cohort.steps == head_steps == 1 else gradient.clone()
+        last = step == cohort.steps - 1  # the shared part's last step is the server's
+        after = weights.shared if last else weights.shared.sub(gradient[:, :cut], alpha=rate)
+        private, velocity = _step(weights.private, gradient[:, cut:], velocity, training, rate)
+        for _ in range(head_steps - 1):
+            weights = masking.kept(Weights(weights.shared, private))
+            slope = _head_gradient(learner, weights, masking, batch, training)
+            total[:, cut:].add_(slope)
+            private, velocity = _step(weights.private, slope, velocity, training, rate)
+        weights = Weights(after, private)
+    counts = np.full(len(cohort.clients), samples, dtype=np.int64)
+    return LocalRun(total, weights.private, velocity, mean_loss(losses, cohort), counts)
 
 
-def decoupled_update(shared: Tensor, client: ClientState, job: Job, model: FlatModel) -> ClientUpdate:
+def decoupled_update(shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
     """Train both parts, upload the shared gradient whole, keep the private part."""
-    run = local_steps(model, shared, client.private, job, velocity=client.memory.get("velocity"))
-    memory = {} if run.velocity is None else {"velocity": run.velocity}
-    upload = Upload(len(shared), run.gradient[: len(shared)].clone())
-    return ClientUpdate(upload, ClientState(run.private, memory), run.loss, run.samples)
+    run = local_steps(shared, cohort, learner)
+    return Updates(Dense(run.gradient, len(shared)), run.private, run.memory, run.loss, run.samples)
 
 
-def refuse_divergence(loss: float, job: Job) -> None:
-    """Stop with the client, the round and what to change when a loss is not finite."""
-    if not math.isfinite(loss):
+def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
+    """Each client's mean over its steps (C,); the first client with a loss that is not finite is named."""
+    losses = torch.stack([loss.to(torch.float64) for loss in steps], 1)
+    mean = np.asarray(losses.mean(1).numpy())
+    if not np.isfinite(mean).all():
+        row = int(np.flatnonzero(~np.isfinite(mean))[0])
+        loss = next(value for value in losses[row].tolist() if not math.isfinite(value))
         raise DivergedError(
-            f"Client {job.client} diverged in round {job.round} while training: its loss is {loss} at learning rate "
-            f"{job.learning_rate:g}. Lower training.learning_rate and start again."
+            f"Client {cohort.clients[row]} diverged in round {cohort.round} while training: its loss is {loss} at "
+            f"learning rate {cohort.rate:g}. Lower training.learning_rate and start again."
         )
+    return mean
+
+
+def _step(
+    private: Tensor, slope: Tensor, velocity: Tensor | None, training: Training, rate: float
+) -> tuple[Tensor, Tensor | None]:
+    """The private parts after a step, and its velocity where there is momentum, Eq. (4)."""
+    if velocity is not None:
+        velocity = slope = slope.add(velocity, alpha=training.momentum)
+    return private.sub(slope, alpha=rate), velocity
+
+
+def _gradient(
+    learner: Learner, weights: Weights, masking: Masking, batch: Batch, training: Training
+) -> tuple[Tensor, Tensor]:
+    """Loss (C,) and the gradient (C, d) that a step follows, with weight decay and mask."""
+    used, cut = masking.used(weights), weights.shared.shape[1]
+    loss, gradient = learner.loss_and_gradient(used, batch)
+    _decay_and_mask(gradient[:, :cut], used.shared, masking.shared if masking.gradient else None, training)
+    _decay_and_mask(gradient[:, cut:], used.private, masking.private if masking.gradient else None, training)
+    return loss, gradient
+
+
+def _head_gradient(learner: Learner, weights: Weights, masking: Masking, batch: Batch, training: Training) -> Tensor:
+    """The gradient (C, d_private) that a further step of the heads follows, with weight decay and mask."""
+    used = masking.used(weights)
+    slope = learner.head_gradient(used, batch)
+    _decay_and_mask(slope, used.private, masking.private if masking.gradient else None, training)
+    return slope
+
+
+def _decay_and_mask(slope: Tensor, at: Tensor, mask: Tensor | None, training: Training) -> None:
+    """Add weight decay to a part's slope, then let go of what gets no update."""
+    if training.weight_decay:
+        slope.add_(at, alpha=training.weight_decay)
+    if mask is not None:
+        slope.mul_(mask)
+
+
+def _masked(weights: Tensor, mask: Tensor | None) -> Tensor:
+    return weights if mask is None else weights * mask

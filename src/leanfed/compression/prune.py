@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from leanfed.compression.selection import drawn, largest
-from leanfed.records import Section, kept_count
-
-Vector = npt.NDArray[np.float32]
+from leanfed.records import Section
 
 
 class Pruning(Section):
@@ -28,22 +22,3 @@ class Pruning(Section):
         if self.score != "random-redrawn":
             return ()
         return ("prune.score = 'random-redrawn' erases heads: use it to check the theory, not to learn.",)
-
-
-def keep_mask(
-    weights: Vector, rate: float, settings: Pruning, *, last_gradient: Vector | None, rng: np.random.Generator
-) -> npt.NDArray[np.bool_]:
-    """The indicator r of Eq. (3): true for the kept share of the weights, exact count, lower position among equals.
-
-    `rng` is the stream of the client, or of client and round where the mask is redrawn.
-    """
-    count = kept_count(rate, len(weights))
-    if settings.score.startswith("random"):
-        kept = drawn(len(weights), count, rng)
-    elif settings.score == "importance" and last_gradient is not None:
-        kept = largest((weights * last_gradient) ** 2, count)
-    else:
-        kept = largest(np.abs(weights), count)
-    mask = np.zeros(len(weights), dtype=bool)
-    mask[kept] = True
-    return mask

@@ -1,17 +1,12 @@
-"""Sparsification of gradients, Eq. (5): what is sent, and what is remembered for later."""
+"""Sparsification of gradients, Eq. (5): how the entries that travel are chosen."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import model_validator
 
-from leanfed.compression.selection import drawn, largest
-from leanfed.records import Ints, Section, kept_count
-
-Vector = npt.NDArray[np.float32]
+from leanfed.records import Section
 
 
 class Sparsification(Section):
@@ -30,18 +25,6 @@ class Sparsification(Section):
             raise ValueError("rescale = true needs select = 'random' and error_feedback = false; change one of them")
         return self
 
-
-def sparsify(gradient: Vector, rate: float, settings: Sparsification, rng: np.random.Generator) -> tuple[Ints, Vector]:
-    """Positions (increasing) and values that are sent for a keep rate k, Eq. (5)."""
-    count = kept_count(rate, len(gradient))
-    by_size = settings.select == "topk"
-    positions = largest(np.abs(gradient), count) if by_size else drawn(len(gradient), count, rng)
-    values = gradient[positions]
-    return positions, values * np.float32(len(gradient) / count) if settings.rescale and count else values
-
-
-def unsent(gradient: Vector, positions: Ints) -> Vector:
-    """The memory of error feedback: the gradient with the sent entries taken out."""
-    rest = gradient.copy()
-    rest[positions] = 0
-    return rest
+    def holds(self, size: int) -> dict[str, int]:
+        """The memory of error feedback: what was not sent of a gradient of `size` entries."""
+        return {"residual": size} if self.error_feedback else {}

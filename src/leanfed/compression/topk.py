@@ -88,39 +88,52 @@ def _kept(bits, threshold, last, i):
 
 
 @jit
-def positions(bits, count):
-    """Positions of the `count` largest magnitudes, increasing; 0 < count < size."""
-    threshold, last = cut(bits, count, np.zeros(BINS, np.int64), np.empty(bits.size + 1, np.int32))
+def places_of(bits, threshold, last, size, count):
+    """Positions (count,) of the first `size` entries that survive a cut, increasing."""
     places, found = np.empty(count + 1, np.int64), 0
-    for i in range(bits.size):  # without a branch, as in `cut`
+    for i in range(size):  # without a branch, as in `cut`
         places[found] = i
         found += _kept(bits, threshold, last, i)
     return places[:count]
 
 
 @jit
-def mask_rows(bits, count, mask, counts, near):
-    """mask (rows, size) = 1 where a row's `count[row]` largest magnitudes are, else 0."""
-    for row in range(bits.shape[0]):
-        mine, out = bits[row], mask[row]
-        threshold, last = _cut_any(mine, count[row], counts, near)
-        for i in range(mine.size):
-            out[i] = np.float32(_kept(mine, threshold, last, i))
+def positions(bits, count):
+    """Positions of the `count` largest magnitudes, increasing; 0 < count < size."""
+    threshold, last = cut(bits, count, np.zeros(BINS, np.int64), np.empty(bits.size + 1, np.int32))
+    return places_of(bits, threshold, last, bits.size, count)
 
 
 @jit
-def add_rows(values, bits, count, weight, total, rest, counts, near):
-    """total (size,) += weight[row] x the `count[row]` largest among the row's first `size` entries.
+def cut_rows(bits, count, size, threshold, last, counts, near):
+    """threshold, last (rows,): the cut of the `count[row]` largest among each row's first `size` entries."""
+    for row in range(bits.shape[0]):
+        threshold[row], last[row] = _cut_any(bits[row, :size], count[row], counts, near)
 
-    `rest` (rows, size), unless it is empty, gets what was not added: the memory of error feedback.
-    """
-    size = total.size
+
+@jit
+def mask_rows(bits, threshold, last, mask):
+    """mask (rows, size) = 1 where an entry survives its row's cut, else 0."""
+    for row in range(mask.shape[0]):
+        mine, out = bits[row], mask[row]
+        for i in range(out.size):
+            out[i] = np.float32(_kept(mine, threshold[row], last[row], i))
+
+
+@jit
+def rest_rows(values, bits, threshold, last, rest):
+    """rest (rows, size) = the rows without what survives their cut."""
+    for row in range(rest.shape[0]):
+        mine, mine_bits, out = values[row], bits[row], rest[row]
+        for i in range(out.size):
+            out[i] = np.float32(0) if _kept(mine_bits, threshold[row], last[row], i) else mine[i]
+
+
+@jit
+def add_rows(values, bits, threshold, last, weight, total):
+    """total (size,) += weight[row] x what survives the row's cut."""
     for row in range(values.shape[0]):
-        mine, mine_bits, factor = values[row], bits[row, :size], weight[row]
-        threshold, last = _cut_any(mine_bits, count[row], counts, near)
-        for i in range(size):
-            total[i] += factor * (mine[i] if _kept(mine_bits, threshold, last, i) else np.float32(0))
-        if rest.size:
-            left = rest[row]
-            for i in range(size):
-                left[i] = np.float32(0) if _kept(mine_bits, threshold, last, i) else mine[i]
+        mine, mine_bits, factor = values[row], bits[row], weight[row]
+        for i in range(total.size):
+            kept = _kept(mine_bits, threshold[row], last[row], i)
+            total[i] += factor * (mine[i] if kept else np.float32(0))

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor
 
-from leanfed.algorithms.base import ServerState
+from leanfed.algorithms.contract import ServerState
 from leanfed.errors import StorageError
 from leanfed.files import explained, read_json, sha256_of, write_json, write_new
 from leanfed.results import TABLES, read_rows, rows_to_arrays

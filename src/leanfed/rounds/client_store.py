@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leanfed.algorithms.base import ClientState
+from leanfed.algorithms.contract import PRIVATE, ClientState
 from leanfed.files import explained
 
-PRIVATE = "private"
 MEMORY_LIMIT_BYTES = 1 << 30  # of all matrices; one that would pass it lives in a file of its own
 
 

@@ -11,12 +11,12 @@ import torch
 from pydantic import Field
 from torch.nn import functional
 
-from leanfed.algorithms.base import ClientState, ServerState
+from leanfed.algorithms.contract import ClientState, ServerState
+from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, Ints, Section
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import personal_model
 from leanfed.rounds.world import World
-from leanfed.tasks.split import FlatModel
 from leanfed.tasks.task import Task
 
 BATCH = 200  # test samples per forward pass
@@ -87,9 +87,9 @@ class Evaluation:
         return float(np.sort(self.accuracy_per_client)[:count].mean())
 
 
-def evaluate(world: World, server: ServerState, clients: ClientStore, model: FlatModel) -> Evaluation:
+def evaluate(world: World, server: ServerState, clients: ClientStore, learner: FlatLearner) -> Evaluation:
     """Every client's model on its own test set."""
-    results = [client_result(world, server, clients[client], model, client) for client in range(world.task.clients)]
+    results = [client_result(world, server, clients[client], learner, client) for client in range(world.task.clients)]
     return gathered(world, results)
 
 
@@ -101,10 +101,10 @@ def gathered(world: World, results: Iterable[tuple[float, float, Hits]]) -> Eval
 
 
 def client_result(
-    world: World, server: ServerState, state: ClientState, model: FlatModel, client: int
+    world: World, server: ServerState, state: ClientState, learner: FlatLearner, client: int
 ) -> tuple[float, float, Hits]:
     """(accuracy, mean loss, hits) of one client's model on its own test set."""
-    weights = personal_model(world.algorithm, server, state, model)
+    weights, model = personal_model(world.algorithm, server, state, learner), learner.model
     if world.renew_statistics:
         model.measure_statistics(weights, world.renewal(client))
     rows = world.task.partition.test[client]

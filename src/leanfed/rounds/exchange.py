@@ -1,4 +1,4 @@
-"""One exchange as a simulator or a device makes it: the method, with the client's running statistics around it.
+"""One exchange as a simulator or a device makes it: the method, with the clients' running statistics around it.
 
 Methods know weights and gradients only. What a model keeps beside them (running statistics of normalisation layers) is
 put in place before a client trains and taken away after it, so that no client ever computes with another's. Where a
@@ -7,46 +7,51 @@ task shares the statistics of shared layers, they travel beside the upload and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from leanfed.algorithms.base import Algorithm, ClientState, ClientUpdate, Job, ServerState, Training, Upload
+from leanfed.algorithms.base import Algorithm
+from leanfed.algorithms.contract import ClientState, Cohort, ServerState, Updates
+from leanfed.algorithms.learner import FlatLearner
+from leanfed.algorithms.uploads import Listed, Upload
 from leanfed.errors import InputError
+from leanfed.records import Floats, Ints
+from leanfed.rounds.wire import through_wire
 from leanfed.streams import stream_seed
 from leanfed.tasks.split import FlatModel
 
 STATISTICS = "statistics"  # the memory of clients (all statistics) and of the server (those that are shared)
 
 
-def train_client(
-    algorithm: Algorithm, server: ServerState, client: ClientState, job: Job, model: FlatModel
-) -> ClientUpdate:
-    """`algorithm.client_update` with the client's own statistics, and with dropout drawn from a stream of the job."""
-    model.statistics.write(personal_statistics(server, client, model))
-    with _drawing_from(job) if model.random else nullcontext(), _enough_samples(job):
-        update = algorithm.client_update(server.shared, client, job, model)
-    if model.statistics.size == 0:
-        return update
-    after, places = model.statistics.read(), model.statistics.places
-    state = ClientState(update.client.private, {**update.client.memory, STATISTICS: after})
-    upload = replace(update.upload, statistics=after[places]) if len(places) else update.upload
-    return replace(update, client=state, upload=upload)
+def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: FlatLearner) -> Updates:
+    """`algorithm.client_update` with the clients' own statistics, and with dropout drawn from a stream of each.
+
+    The uploads stand by themselves: the learner may go on to other clients.
+    """
+    model, keeps = learner.model, learner.model.statistics.size > 0
+    if keeps or model.random:
+        labels = ("dropout", cohort.round)
+        seeds = [stream_seed(cohort.seed, *labels, client) % 2**63 for client in cohort.clients if model.random]
+        own = cohort.memory.get(STATISTICS, model.statistics.initial.expand(len(cohort.clients), -1))
+    with torch.random.fork_rng(devices=[]) if model.random else nullcontext(), _enough_samples(cohort, learner):
+        if keeps or model.random:
+            learner.seat(_with_shared(own, server, model), seeds)
+        updates = algorithm.client_update(server.shared, cohort, learner)
+    uploads = Listed(list(updates.uploads))
+    if not keeps:
+        return replace(updates, uploads=uploads)
+    after, places = learner.statistics(), model.statistics.places
+    memory = {**updates.memory, STATISTICS: after}
+    return replace(updates, uploads=uploads, memory=memory, statistics=after[:, places] if len(places) else None)
 
 
 @contextmanager
-def _drawing_from(job: Job) -> Iterator[None]:
-    """What a model draws in training (dropout) follows from seed, round and client; torch's generator is put back."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(job.seed, "dropout", job.round, job.client) % 2**63)
-        yield
-
-
-@contextmanager
-def _enough_samples(job: Job) -> Iterator[None]:
+def _enough_samples(cohort: Cohort, learner: FlatLearner) -> Iterator[None]:
     """Say what to do where torch says that one value has no variance."""
     try:
         yield
@@ -54,41 +59,89 @@ def _enough_samples(job: Job) -> Iterator[None]:
         if "more than 1 value per channel" not in str(error):
             raise
         raise InputError(
-            f"Client {job.client} has a batch of a single sample in round {job.round}, which batch normalisation "
-            "cannot use. Change training.batch_size, or set training.local_steps in place of local_epochs."
+            f"Client {cohort.clients[learner.row]} has a batch of a single sample in round {cohort.round}, which batch "
+            "normalisation cannot use. Change training.batch_size, or set training.local_steps in place of "
+            "local_epochs."
         ) from error
 
 
-def personal_statistics(server: ServerState, client: ClientState, model: FlatModel) -> Tensor:
-    """What a client computes with: its own statistics, and the server's where they are shared."""
-    own, shared = client.memory.get(STATISTICS, model.statistics.initial), server.memory.get(STATISTICS)
-    return own if shared is None else own.index_copy(0, model.statistics.places, shared)
+def _with_shared(own: Tensor, server: ServerState, model: FlatModel) -> Tensor:
+    """What clients compute with: their own statistics (..., size), and the server's where they are shared."""
+    shared = server.memory.get(STATISTICS)
+    return own if shared is None else own.index_copy(-1, model.statistics.places, shared.expand(*own.shape[:-1], -1))
 
 
-def personal_model(algorithm: Algorithm, server: ServerState, client: ClientState, model: FlatModel) -> Tensor:
-    """The weights that a client uses; the model is left with the statistics that go with them."""
-    weights = algorithm.personal_weights(server, client, model)
-    model.statistics.write(personal_statistics(server, client, model))
-    return weights
+def personal_model(
+    algorithm: Algorithm, server: ServerState, client: ClientState, learner: FlatLearner
+) -> tuple[Tensor, Tensor]:
+    """The weights that a client uses, shared and private; the model is left with the statistics that go with them."""
+    weights, model = algorithm.personal_weights(server, client.private.unsqueeze(0), learner), learner.model
+    model.statistics.write(_with_shared(client.memory.get(STATISTICS, model.statistics.initial), server, model))
+    return weights.row(0)
 
 
-def update_server(
-    algorithm: Algorithm,
-    server: ServerState,
-    uploads: Iterable[tuple[float, Upload]],
-    training: Training,
-    round_number: int,
-) -> ServerState:
-    """`algorithm.server_update`, and the gamma-weighted mean of the statistics that came along, if any did."""
-    total, weight = torch.empty(0), 0.0
+@dataclass(frozen=True)
+class Answers:
+    """What the participants of a round answered, in the order of the plan."""
 
-    def passing() -> Iterator[tuple[float, Upload]]:
-        nonlocal total, weight
-        for gamma, upload in uploads:
-            if upload.statistics is not None:
-                total = gamma * upload.statistics if weight == 0 else total.add_(upload.statistics, alpha=gamma)
-                weight += gamma
-            yield gamma, upload
+    gamma: Floats  # (participants,) weights
+    loss: Floats
+    samples: Ints
+    entries: Ints
+    coded_bits: Floats | None  # where uploads went through the codec
+    total: Tensor | None  # (d_shared,) sum of gamma x upload, where sums were asked for
+    uploads: tuple[Upload, ...]  # every upload by itself, where those were asked for
+    statistics: Tensor | None  # gamma-weighted mean of the running statistics that travelled
 
-    after = algorithm.server_update(server, passing(), training, round_number)
-    return ServerState(after.shared, {**after.memory, STATISTICS: total / weight}) if weight > 0 else after
+
+class Collector:
+    """Fills the answers of a round as they come, in the order of the plan."""
+
+    def __init__(self, size: int, *, single: bool, wire: str | None = None) -> None:
+        self.wire = wire  # value type of coded uploads; None: uploads are handed over as they are
+        self._single = single
+        self._total = None if single else torch.zeros(size)
+        self._gamma: list[Floats] = []
+        self._columns: list[tuple[Floats, Ints, Ints]] = []
+        self._bits: list[int] = []
+        self._uploads: list[Upload] = []
+        self._statistics: Tensor | None = None
+
+    def receive(self, gamma: Floats, updates: Updates, total: Tensor | None = None) -> None:
+        """Note some clients' answers; `total` is the weighted sum of their uploads where it was made already."""
+        self._gamma.append(gamma)
+        self._columns.append((updates.loss, updates.samples, updates.uploads.entries))
+        uploads = updates.uploads
+        if self.wire is not None:
+            uploads = Listed([self._through_wire(upload, self.wire) for upload in uploads])
+        if self._single:
+            self._uploads += uploads
+        elif self._total is not None and total is not None:
+            # With numpy: torch would add with threads that then spin, and take the cores from the workers.
+            np.add(self._total.numpy(), total.numpy(), out=self._total.numpy())
+        elif self._total is not None:
+            uploads.add_to(self._total, gamma)
+        if updates.statistics is not None:
+            for weight, row in zip(gamma.tolist(), self._coded(updates.statistics), strict=True):
+                before = self._statistics
+                self._statistics = weight * row if before is None else before.add_(row, alpha=weight)
+
+    def answers(self) -> Answers:
+        """The round, when all have answered."""
+        gamma = np.concatenate(self._gamma)
+        loss, samples, entries = (np.concatenate(column) for column in zip(*self._columns, strict=True))
+        bits = None if self.wire is None else np.array(self._bits, dtype=float)
+        statistics = None if self._statistics is None else self._statistics / float(sum(gamma.tolist()))
+        return Answers(gamma, loss, samples, entries, bits, self._total, tuple(self._uploads), statistics)
+
+    def _through_wire(self, upload: Upload, dtype: str) -> Upload:
+        read, bits = through_wire(upload, dtype)
+        self._bits.append(bits)
+        return read
+
+    def _coded(self, statistics: Tensor) -> Tensor:
+        """Statistics as they arrive; where there is a codec, their bits are added to their clients'."""
+        if self.wire is not None:
+            for place, row in enumerate(statistics, start=len(self._bits) - len(statistics)):
+                self._bits[place] += through_wire(Upload(len(row), row), "float32")[1]
+        return statistics

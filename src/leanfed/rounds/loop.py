@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from leanfed.algorithms.base import ServerState
+from leanfed.algorithms.contract import ServerState
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.costs import Accountant
-from leanfed.rounds.engine import Engine, RoundOutcome, nobody
+from leanfed.rounds.engine import Engine, RoundOutcome, empty_outcome
 from leanfed.rounds.evaluation import Evaluation, EvaluationSettings
 from leanfed.rounds.planning import Planned, Planner
 from leanfed.rounds.probing import Prober, TheorySettings
@@ -65,15 +65,16 @@ def play(
     theory: TheorySettings,
 ) -> Iterator[RoundRecord]:
     """Run the rounds that are left."""
-    prober = Prober(theory, world, engine.model)
+    prober = Prober(theory, world, engine.learner)
     for number in range(progress.round, rounds):
         planned = planner.plan(number)
         plan = planned.plan
         probed = prober.row(progress.server, progress.clients, plan)
         began = time.perf_counter()
-        outcome = (
-            engine.run_round(progress.server, progress.clients, plan) if plan.participants else nobody(progress.server)
-        )
+        if plan.participants:
+            outcome = engine.run_round(progress.server, progress.clients, plan)
+        else:
+            outcome = empty_outcome(progress.server)
         trained = time.perf_counter()
         progress = Progress(number + 1, outcome.server, progress.clients)
         due = (number + 1) % evaluation.every == 0 or number + 1 == rounds

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from leanfed.algorithms.base import Algorithm, ServerState, Training
+from leanfed.algorithms.base import Algorithm
+from leanfed.algorithms.contract import ServerState, Training
+from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, Ints, RoundPlan, Section
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.world import World
 from leanfed.streams import stream
-from leanfed.tasks.split import FlatModel
 from leanfed.tasks.task import Batch, draw_rows
 from leanfed.theory.constants import Probe, divergence_sq, estimate_constants, probe_client
 
@@ -53,7 +54,7 @@ class Prober:
 
     settings: TheorySettings
     world: World
-    model: FlatModel
+    learner: FlatLearner
 
     def row(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> dict[str, Any]:
         """Columns of the rounds table; none where measuring is off.
@@ -100,14 +101,14 @@ class Prober:
         """One participant at the model it is about to train, paired with the same model before pruning."""
         world, client = self.world, plan.participants[place]
         state = clients[client]
-        job = world.job(client, plan.round, float(plan.k[place]), float(plan.r[place]))
-        trained = world.algorithm.trained_weights(server.shared, state, job, self.model)
+        cohort = world.alone(state, client, plan.round, float(plan.k[place]), float(plan.r[place]))
+        trained = torch.cat(world.algorithm.trained_weights(server.shared, cohort, self.learner).row(0))
         whole = torch.cat([server.shared, state.private])
         others = [whole] if whole.shape == trained.shape else []  # scores of masks are no weights
         rng, rows = stream(world.task.seed, "probe", plan.round, client), world.task.partition.train[client]
         rows = np.sort(rng.choice(rows, min(self.settings.samples, len(rows)), replace=False))
         data, batches = world.task.train.batch(rows), self._batches(rows, rng)
-        return probe_client(self.model, trained, data, batches, step=job.learning_rate, others=others)
+        return probe_client(self.learner.model, trained, data, batches, step=cohort.rate, others=others)
 
     def _batches(self, rows: Ints, rng: np.random.Generator) -> Iterator[Batch]:
         """Mini-batches from the same samples that stand for all."""

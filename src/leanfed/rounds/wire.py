@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
-from leanfed.algorithms.base import Upload
+from leanfed.algorithms.uploads import Upload
 from leanfed.compression.codec import decode, decode_mask, encode, encode_mask
-from leanfed.errors import SettingsError
 
 
 def to_frame(upload: Upload, dtype: str) -> bytes:
     """What a client sends; `dtype` is how its values travel, a mask has none."""
-    if upload.statistics is not None:
-        raise SettingsError(
-            "A frame holds an update only. Set task.statistics = 'private', so that nothing else travels."
-        )
     if upload.values.dtype == torch.bool:
         return encode_mask(upload.values.numpy())
     positions = None if upload.positions is None else upload.positions.numpy()
@@ -36,10 +29,6 @@ def from_frame(frame: bytes, *, max_size: int, mask: bool = False) -> Upload:
 
 def through_wire(upload: Upload, dtype: str) -> tuple[Upload, int]:
     """What the server reads, and the bits that travelled; the same values where `dtype` is float32."""
-    if upload.statistics is not None:
-        rest, bits = through_wire(replace(upload, statistics=None), dtype)
-        beside, more = through_wire(Upload(len(upload.statistics), upload.statistics), "float32")
-        return replace(rest, statistics=beside.values), bits + more
     frame = to_frame(upload, dtype)
     mask = upload.values.dtype == torch.bool
     return from_frame(frame, max_size=upload.size, mask=mask), 8 * len(frame)

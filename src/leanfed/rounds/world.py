@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from leanfed.algorithms.base import Algorithm, Job, Training
+from leanfed.algorithms.base import Algorithm
+from leanfed.algorithms.contract import ClientState, Cohort, Training
+from leanfed.algorithms.learner import FlatLearner
 from leanfed.errors import SettingsError
 from leanfed.records import Floats, RoundPlan, Section
+from leanfed.rounds.aggregation import Aggregation, WeightedMean
 from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.exchange import STATISTICS
 from leanfed.streams import stream
 from leanfed.tasks.chain import Chain, tail_share
 from leanfed.tasks.models import MODELS
@@ -49,21 +54,32 @@ class World:
     participation: Participation
     renew_statistics: int = 0  # batches on which a client renews its running statistics before a test
     scratch: Path | None = None  # folder for client states that do not fit into memory
+    aggregation: Aggregation = field(default_factory=WeightedMean)
 
     @cached_property
     def split(self) -> Split:
         """What this method shares and what it keeps private."""
         return self.algorithm.divide(self.task.split)
 
-    def new_model(self) -> FlatModel:
+    @cached_property
+    def private_size(self) -> int:
+        """Of what a client keeps as its private part: weights, or the scores of a method that trains masks."""
+        return len(self.algorithm.start_client(self.task, 0).private)
+
+    @cached_property
+    def holds(self) -> dict[str, int]:
+        """The memories of a client by name, with the size of each."""
+        return self.algorithm.holds(self.split, self.training)
+
+    def new_learner(self) -> FlatLearner:
         """A model to compute with, laid out for this method."""
         model = self.task.new_model("base")
-        return FlatModel(model, self.split, share_statistics=self.task.settings.statistics == "shared")
+        return FlatLearner(FlatModel(model, self.split, share_statistics=self.task.settings.statistics == "shared"))
 
     @cached_property
     def statistics_size(self) -> int:
         """How many running statistics a client uploads beside its gradient; none unless the task shares them."""
-        return len(self.new_model().statistics.places) if self.task.settings.statistics == "shared" else 0
+        return len(self.new_learner().model.statistics.places) if self.task.settings.statistics == "shared" else 0
 
     @cached_property
     def head_step_share(self) -> float:
@@ -112,10 +128,25 @@ class World:
         for _ in range(self.renew_statistics):
             yield self.task.train.batch(draw_rows(rows, self.training.batch_size, rng)).inputs
 
-    def job(self, client: int, round_number: int, k: float, r: float) -> Job:
-        """One client's part of a plan."""
-        settings = self.training
-        batches = self.task.batches(
-            client, round_number, settings.batch_size, steps=settings.local_steps, epochs=settings.local_epochs
+    def alone(self, state: ClientState, client: int, number: int, k: float, r: float) -> Cohort:
+        """One client's part of a round, as a cohort of one."""
+        settings, rows = self.training, self.task.partition.train[client]
+        drawn = self.task.batches(
+            client, number, settings.batch_size, steps=settings.local_steps, epochs=settings.local_epochs
         )
-        return Job(client, round_number, self.task.seed, settings, batches, k, r)
+        passes, batches = settings.local_epochs, -(-len(rows) // settings.batch_size)
+        memory = {name: state.memory.get(name, torch.zeros(size)) for name, size in self.holds.items()}
+        if STATISTICS in state.memory:
+            memory[STATISTICS] = state.memory[STATISTICS]
+        return Cohort(
+            clients=(client,),
+            round=number,
+            seed=self.task.seed,
+            training=settings,
+            k=np.array([k]),
+            r=np.array([r]),
+            private=state.private.unsqueeze(0),
+            memory={name: rows.unsqueeze(0) for name, rows in memory.items()},
+            batches=(batch.alone() for batch in drawn),
+            steps=settings.local_steps if passes is None else passes * batches,
+        )

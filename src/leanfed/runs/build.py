@@ -114,7 +114,8 @@ def build_world(settings: Settings, data_dir: str | Path | None = None) -> World
     """The task and method of the settings."""
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
     renew = settings.evaluation.renew_statistics
-    world = World(task, settings.algorithm, settings.training, settings.participation, renew)
+    rule = settings.aggregation
+    world = World(task, settings.algorithm, settings.training, settings.participation, renew, aggregation=rule)
     # Refuse rates, cohorts, devices or limits that do not fit the clients now, not in the first round.
     planner_of(settings, world).plan(0)
     return world

@@ -67,7 +67,7 @@ def _few_tests(engine: Engine, progress: Progress) -> float:
     world, clients = engine.world, range(min(TRIED_LARGE, engine.world.task.clients))
     states = [progress.clients[client] for client in clients]
     spent = _seconds(
-        lambda: [client_result(world, progress.server, states[client], engine.model, client) for client in clients]
+        lambda: [client_result(world, progress.server, states[client], engine.learner, client) for client in clients]
     )
     return spent * world.task.clients / len(clients)
 

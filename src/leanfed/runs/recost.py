@@ -19,7 +19,7 @@ from leanfed.runs.build import Run, build_world, describe, planner_of, summarise
 from leanfed.runs.settings import Settings
 from leanfed.files import sha256_of
 from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
-from leanfed.rounds.engine import RoundOutcome, nobody
+from leanfed.rounds.engine import RoundOutcome, empty_outcome
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.loop import shares_of
 
@@ -76,7 +76,7 @@ def _charged(planner: Planner, clients: pl.DataFrame, rounds: pl.DataFrame) -> t
     for number in rounds["round"].to_list():
         plan, rows = planner.plan(number).plan, groups.get((number,))
         if rows is None:
-            outcome = nobody(None)  # type: ignore[arg-type]  # an account needs no server
+            outcome = empty_outcome(None)  # type: ignore[arg-type]  # an account needs no server
             rows = clients.clear()
         else:
             loss, samples, entries = (rows[name].to_numpy() for name in ("loss", "samples", "entries"))

@@ -6,9 +6,9 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -22,11 +22,14 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 import leanfed.algorithms  # noqa: F401  (registers the methods)
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, Training
+from leanfed.algorithms.base import ALGORITHMS, Algorithm
+from leanfed.algorithms.contract import Training
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import SettingsError, nearest
 from leanfed.files import explained
 from leanfed.records import Section
+from leanfed.registry import Registry
+from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean
 from leanfed.rounds.costs import RadioSettings
 from leanfed.rounds.evaluation import EvaluationSettings
 from leanfed.rounds.forms import AllocationSettings
@@ -50,13 +53,22 @@ class RunSettings(Section):
     """Write the final weights of the server and of every client; with many large heads they take gigabytes."""
 
 
-def _algorithm(value: Any) -> Any:
-    """The table [algorithm] as the method that its `name` says."""
-    if isinstance(value, Algorithm):
-        return value
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise ValueError(f"needs a name, one of: {', '.join(sorted(ALGORITHMS))}")
-    return ALGORITHMS[value["name"]].model_validate(dict(value))
+NAMED: Final[Mapping[str, Registry[Any]]] = {"algorithm": ALGORITHMS, "aggregation": AGGREGATIONS}
+"""Tables whose `name` says which member of a registry they set up."""
+M = TypeVar("M", bound=Section)
+
+
+def _member_of(registry: Registry[type[M]], kind: type[M]) -> Callable[[Any], Any]:
+    """A check that turns a table into the member of a registry that its `name` says."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            raise ValueError(f"needs a name, one of: {', '.join(sorted(registry))}")
+        return registry[value["name"]].model_validate(dict(value))
+
+    return check
 
 
 class Settings(Section):
@@ -80,10 +92,14 @@ class Settings(Section):
     """Who takes part."""
     allocation: AllocationSettings = Field(default_factory=AllocationSettings)
     """Who decides on keep rates and bandwidth."""
-    algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(_algorithm)] = Field(
+    algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(_member_of(ALGORITHMS, Algorithm))] = Field(
         default_factory=Flpdsp, validate_default=True
     )
     """The method and its own settings."""
+    aggregation: Annotated[SerializeAsAny[Aggregation], BeforeValidator(_member_of(AGGREGATIONS, Aggregation))] = Field(
+        default_factory=WeightedMean
+    )
+    """What the server makes of the uploads: the rule and its own settings."""
     radio: RadioSettings = Field(default_factory=RadioSettings)
     """What rounds cost."""
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
@@ -173,18 +189,19 @@ def set_value(values: dict[str, Any], override: str) -> None:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema of a settings file, every registered method included."""
+    """JSON schema of a settings file, every registered method and rule included."""
     schema = Settings.model_json_schema()
     definitions = schema.setdefault("$defs", {})
-    for name in ALGORITHMS:
-        member = ALGORITHMS[name].model_json_schema()
-        definitions.update(member.pop("$defs", {}))
-        definitions[f"algorithm-{name}"] = {**member, "required": ["name"]}
-    schema["properties"]["algorithm"] = {
-        "anyOf": [{"$ref": f"#/$defs/algorithm-{name}"} for name in ALGORITHMS],
-        "description": "The method and its own settings.",
-    }
-    definitions.pop("Algorithm", None)
+    for key, registry in NAMED.items():
+        for name in registry:
+            member = registry[name].model_json_schema()
+            definitions.update(member.pop("$defs", {}))
+            definitions[f"{key}-{name}"] = {**member, "required": ["name"]}
+        schema["properties"][key] = {
+            "anyOf": [{"$ref": f"#/$defs/{key}-{name}"} for name in registry],
+            "description": Settings.model_fields[key].description,
+        }
+        definitions.pop(key.capitalize(), None)
     return schema
 
 
@@ -212,8 +229,8 @@ def _known_keys(tables: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     current: type[Section] = Settings
     for table in tables:
         inner = current.model_fields[table].annotation
-        if table == "algorithm":
-            inner = ALGORITHMS[values["algorithm"]["name"]]
+        if table in NAMED:
+            inner = NAMED[table][values[table]["name"]]
         if not (isinstance(inner, type) and issubclass(inner, Section)):
             return []
         current = inner

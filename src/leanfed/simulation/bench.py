@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from leanfed.algorithms.base import Training
+from leanfed.algorithms.contract import PRIVATE, Training
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import SettingsError
-from leanfed.rounds.client_store import PRIVATE, ClientStore
+from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.engine import Engine
 from leanfed.rounds.world import Participation, World
 from leanfed.simulation.choose import choose_engine, warm

@@ -6,9 +6,10 @@ from importlib.util import find_spec
 from typing import Final
 
 from leanfed.errors import SettingsError, nearest
-from leanfed.rounds.engine import Engine, ReferenceEngine
+from leanfed.rounds.engine import Engine
 from leanfed.rounds.world import World
 from leanfed.simulation.batched.engine import BatchedEngine, misfit
+from leanfed.simulation.reference import ReferenceEngine
 from leanfed.simulation.streamed import StreamedEngine
 
 NAMES: Final = ("auto", "reference", "streamed", "batched", "batched-torch")
@@ -33,7 +34,17 @@ def choose_engine(world: World, name: str = "auto", threads: int | None = None, 
     else:
         engine = _batched(world, name, threads)
     engine.reason = _reason(name, obstacle, engine)
+    serve_rule(engine, world)
     return engine
+
+
+def serve_rule(engine: Engine, world: World) -> None:
+    """Refuse a rule of aggregation that needs more than the engine can give."""
+    if world.aggregation.single_uploads and not engine.single_uploads:
+        raise SettingsError(
+            f"The aggregation rule {type(world.aggregation).__name__} looks at every upload by itself, but the engine "
+            f"{engine.name!r} gives their sum only. Choose run.engine = 'streamed', or aggregation.name = 'mean'."
+        )
 
 
 def _obstacle(world: World, name: str, wire: str | None) -> str | None:

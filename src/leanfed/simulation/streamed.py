@@ -15,13 +15,15 @@ from typing import TypeVar, final
 
 import numpy as np
 import torch
+from typing_extensions import override
 
-from leanfed.algorithms.base import ClientState, ClientUpdate, Job, ServerState, Upload
+from leanfed.algorithms.contract import ClientState, Cohort, ServerState, Updates
+from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import RoundPlan
 from leanfed.rounds.client_store import ClientStore
-from leanfed.rounds.engine import Engine, RoundOutcome, Tally
+from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import Evaluation, Hits, client_result, gathered
-from leanfed.rounds.exchange import train_client, update_server
+from leanfed.rounds.exchange import Answers, Collector, train
 from leanfed.rounds.world import World
 from leanfed.tasks.split import FlatModel
 
@@ -41,50 +43,47 @@ class StreamedEngine(Engine):
     def __init__(self, world: World, wire: str | None = None, threads: int | None = None) -> None:
         self.world = world
         self.wire = wire
-        self.model = world.new_model()
-        self.threads = workers(world, self.model, threads or torch.get_num_threads())
+        self.learner = world.new_learner()
+        self.threads = workers(world, self.learner.model, threads or torch.get_num_threads())
         self._pool = ThreadPoolExecutor(self.threads, "leanfed", initializer=torch.set_num_threads, initargs=(1,))
-        self._models: queue.SimpleQueue[FlatModel] = queue.SimpleQueue()
+        self._learners: queue.SimpleQueue[FlatLearner] = queue.SimpleQueue()
         for number in range(self.threads):
-            self._models.put(world.new_model() if number else self.model)
+            self._learners.put(world.new_learner() if number else self.learner)
 
-    def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
-        """One exchange between server and clients."""
-        world, tally = self.world, Tally(self.wire)
+    @override
+    def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
+        world, collector = self.world, Collector(len(server.shared), single=single, wire=self.wire)
 
-        def train(item: tuple[ClientState, Job], model: FlatModel) -> ClientUpdate:
-            return train_client(world.algorithm, server, *item, model)
+        def work(cohort: Cohort, learner: FlatLearner) -> Updates:
+            return train(world.algorithm, server, cohort, learner)
 
-        def uploads() -> Iterator[tuple[float, Upload]]:
-            places = zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True)
-            jobs = ((clients[client], world.job(client, plan.round, k, r)) for client, k, r in places)
-            for client, update in zip(plan.participants, self._stream(train, jobs), strict=True):
-                clients[client] = update.client
-                yield world.task.gamma[client], tally.received(update)
+        places = zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True)
+        cohorts = (world.alone(clients[client], client, plan.round, k, r) for client, k, r in places)
+        for client, updates in zip(plan.participants, self._stream(work, cohorts), strict=True):
+            clients[client] = updates.state(0)
+            collector.receive(world.task.gamma[[client]], updates)
+        return collector.answers()
 
-        after = update_server(world.algorithm, server, uploads(), world.training, plan.round)
-        return tally.outcome(after)
-
+    @override
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
-        """Every client's model on its own test set."""
         world = self.world
 
-        def test(item: tuple[int, ClientState], model: FlatModel) -> tuple[float, float, Hits]:
+        def test(item: tuple[int, ClientState], learner: FlatLearner) -> tuple[float, float, Hits]:
             client, state = item
-            return client_result(world, server, state, model, client)
+            return client_result(world, server, state, learner, client)
 
         states = ((client, clients[client]) for client in range(world.task.clients))
         return gathered(world, self._stream(test, states))
 
-    def _stream(self, work: Callable[[T, FlatModel], R], items: Iterable[T]) -> Iterator[R]:
+    def _stream(self, work: Callable[[T, FlatLearner], R], items: Iterable[T]) -> Iterator[R]:
         """The answers in order; at most one item per worker is under way."""
 
         def one(item: T) -> R:
-            model = self._models.get()
+            learner = self._learners.get()
             try:
-                return work(item, model)
+                return work(item, learner)
             finally:
-                self._models.put(model)
+                self._learners.put(learner)
 
         waiting: deque[Future[R]] = deque()
         for item in items:

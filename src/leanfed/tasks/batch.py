@@ -1,4 +1,4 @@
-"""A batch as a model takes it."""
+"""A batch as a model takes it, of one client or of several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs and their labels."""
+    """Inputs and their labels; in a cohort both have a leading client axis.
 
-    inputs: Tensor  # pictures (samples, channels, height, width), normalised, or tokens (samples, 3, length)
+    Inputs are what the learner takes: pictures (samples, channels, height, width), normalised; tokens (samples, 3,
+    length); or, where the learner has the samples already, their row numbers (samples,).
+    """
+
+    inputs: Tensor
     labels: Tensor  # (samples,)
+
+    def alone(self) -> Batch:
+        """The batch of a cohort of one: (1, samples, ...)."""
+        return Batch(self.inputs.unsqueeze(0), self.labels.unsqueeze(0))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -24,17 +26,17 @@ class Split:
     shared: Mapping[str, torch.Size]
     private: Mapping[str, torch.Size]
 
-    @property
+    @cached_property
     def shared_size(self) -> int:
         """d_B, where the base is the shared part."""
         return sum(math.prod(shape) for shape in self.shared.values())
 
-    @property
+    @cached_property
     def private_size(self) -> int:
         """d_P, where the head is the private part."""
         return sum(math.prod(shape) for shape in self.private.values())
 
-    @property
+    @cached_property
     def size(self) -> int:
         """d = d_B + d_P."""
         return self.shared_size + self.private_size
@@ -107,7 +109,7 @@ class FlatModel:
         parameters = dict(model.named_parameters())
         self._private = [parameters[name] for name in split.private]
         self._before, self._behind = cut_at(model, split.private)
-        self._features = torch.empty(0)  # what last entered the private part
+        self.features = torch.empty(0)  # what last entered the private part
         self._base_statistics = base.places
         for name, shape in split.shapes.items():
             end = start + math.prod(shape)
@@ -115,15 +117,25 @@ class FlatModel:
             parameters[name].grad = self._gradient[start:end].view(shape)
             start = end
 
-    def loss_and_gradient(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+    def load(self, weights: Tensor | tuple[Tensor, ...]) -> None:
+        """Put weights in place: one vector (d,), or its parts one behind the other."""
+        start = 0
+        for part in (weights,) if isinstance(weights, Tensor) else weights:
+            end = start + len(part)
+            self._weights[start:end].copy_(part)
+            start = end
+
+    def loss_and_gradient(
+        self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor, labels: Tensor
+    ) -> tuple[float, Tensor]:
         """Mean loss of a batch and its gradient, Eq. (2); the gradient is valid until the next call."""
         self.model.train()
-        self._weights.copy_(weights)
+        self.load(weights)
         self._gradient.zero_()
         with torch.enable_grad():
             features = through(self._before, inputs)
             loss = functional.cross_entropy(through(self._behind, features), labels)
-            self._features = features.detach()
+            self.features = features.detach()
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.item(), self._gradient
 
@@ -133,18 +145,19 @@ class FlatModel:
         Running statistics of shared layers stay as that call left them, also where they are passed again.
         """
         self._weights[self.split.shared_size :].copy_(private)
-        with torch.enable_grad(), self.statistics.held(self._base_statistics):
-            loss = functional.cross_entropy(through(self._behind, self._features), labels)
+        keeping = self.statistics.held(self._base_statistics) if len(self._base_statistics) else nullcontext()
+        with torch.enable_grad(), keeping:
+            loss = functional.cross_entropy(through(self._behind, self.features), labels)
             slopes = torch.autograd.grad(loss, self._private)
         return torch.cat([slope.reshape(-1) for slope in slopes])
 
-    def measure_statistics(self, weights: Tensor, batches: Iterable[Tensor]) -> None:
+    def measure_statistics(self, weights: Tensor | tuple[Tensor, ...], batches: Iterable[Tensor]) -> None:
         """Renew the statistics of batch normalisation at the given weights: their plain mean over the batches."""
         layers = [part for part in self.model.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
         if not layers:
             return
         momenta = [layer.momentum for layer in layers]
-        self._weights.copy_(weights)
+        self.load(weights)
         self.model.train()
         for layer in layers:
             layer.reset_running_stats()
@@ -155,10 +168,10 @@ class FlatModel:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
 
-    def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
+    def logits(self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor) -> Tensor:
         """The model's answer at the given weights and its running statistics."""
         self.model.eval()
-        self._weights.copy_(weights)
+        self.load(weights)
         with torch.no_grad():
             answer: Tensor = self.model(inputs)
         return answer

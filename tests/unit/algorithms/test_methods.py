@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,21 +11,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from leanfed.algorithms.base import ClientState, Job, ServerState, Training, Upload, descend, per_client, weighted_mean
+from leanfed.algorithms.base import Algorithm, descend, per_client
+from leanfed.algorithms.contract import ClientState, Cohort, ServerState, Training
 from leanfed.algorithms.fedavg import FedAvg, FedAvgP, FedAvgS
-from leanfed.algorithms.fedmask import FedMask, frozen_weights, masked_weights, score_gradient
+from leanfed.algorithms.fedmask import FedMask, frozen_weights
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.algorithms.learner import FlatLearner
 from leanfed.algorithms.lg_fedavg import LgFedAvg
 from leanfed.algorithms.local import DivergedError
+from leanfed.algorithms.uploads import Upload
 from leanfed.compression.prune import Pruning
 from leanfed.compression.sparsify import Sparsification
 from leanfed.errors import SettingsError
-from leanfed.rounds.engine import ReferenceEngine
+from leanfed.rounds.aggregation import WeightedMean
 from leanfed.rounds.loop import start
 from leanfed.rounds.world import World
+from leanfed.simulation.reference import ReferenceEngine
+from leanfed.tasks.batch import Batch
 from leanfed.tasks.split import FlatModel, split_after
-from leanfed.tasks.task import Batch
 
 WorldOf = Callable[..., World]
 INPUTS = torch.tensor([[1.0, 2.0], [-1.0, 0.5], [0.3, -2.0]])
@@ -32,10 +37,10 @@ LABELS = torch.tensor([0, 1, 1])
 ETA = 0.1
 
 
-def tiny() -> FlatModel:
+def tiny() -> FlatLearner:
     """Base: a 2x2 linear layer and its bias (6 weights). Head: a 2x2 linear layer without bias (4 weights)."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
-    return FlatModel(model, split_after(model, "0"))
+    return FlatLearner(FlatModel(model, split_after(model, "0")))
 
 
 BASE = torch.tensor([0.5, -0.2, 0.1, 0.4, 0.0, 0.3])
@@ -51,13 +56,44 @@ def gradient_at(base: Tensor, head: Tensor) -> Tensor:
     return w.grad
 
 
-def job(*, k: float = 1.0, r: float = 1.0, steps: int = 1, round_number: int = 0, **training: float) -> Job:
-    settings = Training.model_validate({"learning_rate": ETA, **training})
-    return Job(0, round_number, 0, settings, [Batch(INPUTS, LABELS)] * steps, k, r)
+@dataclass(frozen=True)
+class Answer:
+    """What one client sends and keeps."""
+
+    upload: Upload
+    client: ClientState
+
+
+def ask(
+    method: Algorithm,
+    shared: Tensor,
+    client: ClientState,
+    *,
+    k: float = 1.0,
+    r: float = 1.0,
+    steps: int = 1,
+    round_number: int = 0,
+    **training: float,
+) -> Answer:
+    """One client's answer, from a cohort of one on the tiny model."""
+    settings, learner = Training.model_validate({"learning_rate": ETA, **training}), tiny()
+    sizes = method.holds(method.divide(learner.split), settings)
+    memory = {name: client.memory.get(name, torch.zeros(size)).unsqueeze(0) for name, size in sizes.items()}
+    batches, rates = [Batch(INPUTS, LABELS).alone()] * steps, (np.array([k]), np.array([r]))
+    cohort = Cohort((0,), round_number, 0, settings, *rates, client.private.unsqueeze(0), memory, batches, steps)
+    updates = method.client_update(shared, cohort, learner)
+    (upload,) = updates.uploads
+    return Answer(upload, updates.state(0))
+
+
+def stepped(method: Algorithm, shared: Tensor, upload: Upload) -> Tensor:
+    """The shared part after the server has heard of one client."""
+    mean = WeightedMean().combine(len(shared), np.array([0.3]), [upload])
+    return method.step(ServerState(shared), mean, Training(learning_rate=ETA), 0).shared
 
 
 def dense(upload: Upload) -> Tensor:
-    return weighted_mean(upload.size, [(1.0, upload)])
+    return upload.dense()
 
 
 def close(a: Tensor, b: Tensor) -> bool:
@@ -65,7 +101,7 @@ def close(a: Tensor, b: Tensor) -> bool:
 
 
 def test_flpdsp_follows_the_algorithm_box() -> None:
-    update = Flpdsp().client_update(BASE, ClientState(HEAD), job(k=0.5, r=0.5), tiny())
+    update = ask(Flpdsp(), BASE, ClientState(HEAD), k=0.5, r=0.5)
     pruned = torch.tensor([0.9, 0.0, 0.0, -0.7])  # Eq. (3): the two largest of four
     gradient = gradient_at(BASE, pruned)
     assert close(update.client.private, pruned - ETA * gradient[6:])  # Eq. (4)
@@ -73,12 +109,11 @@ def test_flpdsp_follows_the_algorithm_box() -> None:
     expected = torch.zeros(6)
     expected[kept] = gradient[kept]
     assert close(dense(update.upload), expected)  # Eq. (5)
-    after = Flpdsp().server_update(ServerState(BASE), [(0.3, update.upload)], Training(learning_rate=ETA), 0)
-    assert close(after.shared, BASE - ETA * expected)  # Eq. (6)
+    assert close(stepped(Flpdsp(), BASE, update.upload), BASE - ETA * expected)  # Eq. (6)
 
 
 def test_a_heads_further_steps_follow_the_features_of_the_old_base() -> None:
-    update = Flpdsp(head_steps=3).client_update(BASE, ClientState(HEAD), job(k=1.0, r=1.0), tiny())
+    update = ask(Flpdsp(head_steps=3), BASE, ClientState(HEAD), k=1.0, r=1.0)
     head = HEAD
     for _ in range(3):
         head = head - ETA * gradient_at(BASE, head)[6:]
@@ -88,7 +123,7 @@ def test_a_heads_further_steps_follow_the_features_of_the_old_base() -> None:
 
 def test_a_kept_head_survives_below_its_mask() -> None:
     method = Flpdsp(prune=Pruning(head_memory="keep"))
-    update = method.client_update(BASE, ClientState(HEAD), job(r=0.5), tiny())
+    update = ask(method, BASE, ClientState(HEAD), r=0.5)
     gradient = gradient_at(BASE, torch.tensor([0.9, 0.0, 0.0, -0.7]))
     assert close(update.client.private, HEAD - ETA * gradient[6:])
 
@@ -96,13 +131,13 @@ def test_a_kept_head_survives_below_its_mask() -> None:
 @pytest.mark.parametrize("memory", ["discard", "keep"])
 def test_a_masked_gradient_leaves_pruned_weights_alone(memory: str) -> None:
     method = Flpdsp(prune=Pruning.model_validate({"head_memory": memory, "masked_gradient": True}))
-    update = method.client_update(BASE, ClientState(HEAD), job(r=0.5), tiny())
+    update = ask(method, BASE, ClientState(HEAD), r=0.5)
     left = update.client.private[[1, 2]]
     assert torch.equal(left, torch.zeros(2) if memory == "discard" else HEAD[[1, 2]])
 
 
 def test_with_several_steps_the_mask_holds_at_every_step_and_the_upload_adds_up() -> None:
-    update = Flpdsp().client_update(BASE, ClientState(HEAD), job(r=0.5, steps=2), tiny())
+    update = ask(Flpdsp(), BASE, ClientState(HEAD), r=0.5, steps=2)
     mask = torch.tensor([1.0, 0.0, 0.0, 1.0])
     first = gradient_at(BASE, HEAD * mask)
     base, head = BASE - ETA * first[:6], (HEAD * mask - ETA * first[6:]) * mask
@@ -114,11 +149,11 @@ def test_with_several_steps_the_mask_holds_at_every_step_and_the_upload_adds_up(
 
 def test_importance_remembers_the_heads_gradient() -> None:
     method = Flpdsp(prune=Pruning(score="importance"))
-    first = method.client_update(BASE, ClientState(HEAD), job(r=0.5), tiny())
+    first = ask(method, BASE, ClientState(HEAD), r=0.5)
     pruned = torch.tensor([0.9, 0.0, 0.0, -0.7])  # by magnitude: there is no last gradient yet
     gradient = gradient_at(BASE, pruned)[6:]
     assert close(first.client.memory["head_gradient"], gradient)
-    second = method.client_update(BASE, first.client, job(r=0.5, round_number=1), tiny())
+    second = ask(method, BASE, first.client, r=0.5, round_number=1)
     score = (first.client.private * gradient) ** 2
     mask = torch.zeros(4)
     mask[score.argsort(descending=True)[:2]] = 1
@@ -128,18 +163,18 @@ def test_importance_remembers_the_heads_gradient() -> None:
 
 def test_error_feedback_sends_later_what_was_not_sent_before() -> None:
     method = Flpdsp(sparsify=Sparsification(error_feedback=True))
-    first = method.client_update(BASE, ClientState(HEAD), job(k=0.5), tiny())
+    first = ask(method, BASE, ClientState(HEAD), k=0.5)
     gradient = gradient_at(BASE, HEAD)[:6]
     assert close(dense(first.upload) + first.client.memory["residual"], gradient)
-    second = method.client_update(BASE, first.client, job(k=0.5, round_number=1), tiny())
+    second = ask(method, BASE, first.client, k=0.5, round_number=1)
     again = gradient_at(BASE, first.client.private)[:6]
     corrected = again + first.client.memory["residual"]
     assert close(dense(second.upload) + second.client.memory["residual"], corrected)
 
 
 def test_momentum_of_the_head_is_carried_over_rounds() -> None:
-    first = FedPer().client_update(BASE, ClientState(HEAD), job(momentum=0.9), tiny())
-    second = FedPer().client_update(BASE, first.client, job(momentum=0.9), tiny())
+    first = ask(FedPer(), BASE, ClientState(HEAD), momentum=0.9)
+    second = ask(FedPer(), BASE, first.client, momentum=0.9)
     one = gradient_at(BASE, HEAD)[6:]
     head = HEAD - ETA * one
     two = gradient_at(BASE, head)[6:] + 0.9 * one
@@ -154,7 +189,7 @@ def test_momentum_of_the_server_is_carried_over_rounds() -> None:
 
 
 def test_weight_decay_is_added_to_gradients() -> None:
-    update = FedAvg().client_update(torch.cat([BASE, HEAD]), ClientState(torch.empty(0)), job(weight_decay=0.5), tiny())
+    update = ask(FedAvg(), torch.cat([BASE, HEAD]), ClientState(torch.empty(0)), weight_decay=0.5)
     assert close(update.upload.values, gradient_at(BASE, HEAD) + 0.5 * torch.cat([BASE, HEAD]))
 
 
@@ -165,23 +200,24 @@ def test_the_learning_rate_decays_by_round() -> None:
 def test_a_participant_that_sends_nothing_counts_as_zeros() -> None:
     nothing = Upload(2, torch.empty(0), torch.empty(0, dtype=torch.int64))
     something = Upload(2, torch.tensor([4.0, 8.0]))
-    assert weighted_mean(2, [(0.1, something), (0.3, nothing)]).tolist() == pytest.approx([1.0, 2.0])
+    mean = WeightedMean().combine(2, np.array([0.1, 0.3]), [something, nothing])
+    assert mean.tolist() == pytest.approx([1.0, 2.0])
 
 
-def test_nobody_taking_part_changes_nothing() -> None:
-    assert weighted_mean(2, []).tolist() == [0.0, 0.0]
+def test_a_round_without_uploads_has_a_mean_of_zero() -> None:
+    assert WeightedMean().combine(2, np.zeros(0), []).tolist() == [0.0, 0.0]
 
 
 def test_fedavg_p_trains_and_sends_only_the_largest_weights() -> None:
     weights = torch.cat([BASE, HEAD])
-    update = FedAvgP().client_update(weights, ClientState(torch.empty(0)), job(r=0.5), tiny())
+    update = ask(FedAvgP(), weights, ClientState(torch.empty(0)), r=0.5)
     kept = weights.abs().argsort(descending=True)[:5].sort().values
     assert update.upload.positions.tolist() == kept.tolist()
     pruned = torch.zeros(10)
     pruned[kept] = weights[kept]
     assert close(update.upload.values, gradient_at(pruned[:6], pruned[6:])[kept])
-    model = FedAvgP().personal_weights(ServerState(weights), update.client, tiny())
-    assert torch.equal(model, pruned)
+    model = FedAvgP().personal_weights(ServerState(weights), update.client.private.unsqueeze(0), tiny())
+    assert torch.equal(torch.cat(model.row(0)), pruned)
 
 
 def test_fedavg_s_sends_five_percent_by_default(world_of: WorldOf) -> None:
@@ -211,17 +247,18 @@ def test_lg_fedavg_shares_what_fedper_keeps(world_of: WorldOf) -> None:
 
 def test_fedavg_with_one_client_is_plain_gradient_descent() -> None:
     weights = torch.cat([BASE, HEAD])
-    update = FedAvg().client_update(weights, ClientState(torch.empty(0)), job(), tiny())
-    after = FedAvg().server_update(ServerState(weights), [(0.2, update.upload)], Training(learning_rate=ETA), 0)
-    assert close(after.shared, weights - ETA * gradient_at(BASE, HEAD))
+    update = ask(FedAvg(), weights, ClientState(torch.empty(0)))
+    assert close(stepped(FedAvg(), weights, update.upload), weights - ETA * gradient_at(BASE, HEAD))
 
 
 def test_a_diverging_client_is_named_with_its_round() -> None:
-    broken = Job(4, 7, 0, Training(), [Batch(INPUTS * float("nan"), LABELS)])
+    inputs, whole = torch.stack([INPUTS, INPUTS * float("nan")]), np.ones(2)
+    batch = Batch(inputs, torch.stack([LABELS, LABELS]))
+    cohort = Cohort((3, 4), 7, 0, Training(), whole, whole, torch.stack([HEAD, HEAD]), {}, [batch], 1)
     with pytest.raises(
         DivergedError, match="Client 4 diverged in round 7 while training.*Lower training.learning_rate"
     ):
-        FedPer().client_update(BASE, ClientState(HEAD), broken, tiny())
+        FedPer().client_update(BASE, cohort, tiny())
 
 
 @pytest.mark.parametrize("rates", [0.5, [0.5, 0.5, 0.5]])
@@ -241,37 +278,47 @@ def test_fedmask_masks_all_weight_matrices_behind_the_first_layer(world_of: Worl
 
 
 def test_fedmask_freezes_signed_constants(world_of: WorldOf) -> None:
-    model = world_of(FedMask()).new_model()
-    frozen = frozen_weights(model)
+    learner = world_of(FedMask()).new_learner()
+    frozen = frozen_weights(learner.split, learner.initial)
     assert frozen[:2400].abs().unique().tolist() == pytest.approx([(2 / (0.5 * 6 * 25)) ** 0.5])
-    assert torch.equal(torch.sign(frozen[:2400]), torch.sign(model.initial[:2400]))
+    assert torch.equal(torch.sign(frozen[:2400]), torch.sign(learner.initial[:2400]))
 
 
 def test_a_masked_weight_is_used_where_its_score_is_positive() -> None:
-    frozen = torch.tensor([2.0, -2.0, 3.0])
-    assert masked_weights(frozen, torch.tensor([0.1, -0.1])).tolist() == [2.0, 0.0, 3.0]
-    assert frozen.tolist() == [2.0, -2.0, 3.0]
+    learner, scores = tiny_masks(), torch.tensor([[0.1, -0.1, 0.2, -0.3]])
+    frozen = frozen_weights(learner.split, learner.initial)
+    weights = FedMask().personal_weights(ServerState(torch.zeros(4)), scores, learner)
+    assert weights.shared.tolist() == [[frozen[0], 0.0, frozen[2], 0.0]]
+    assert torch.equal(weights.private[0], frozen[4:])
 
 
 def test_the_score_gradient_goes_straight_through_the_threshold() -> None:
-    scores = torch.tensor([0.3, -0.8], requires_grad=True)
-    frozen, slope = torch.tensor([2.0, -1.5]), torch.tensor([0.7, 0.2])
+    learner, start = tiny_masks(), torch.tensor([0.3, -0.8, 0.1, 0.4])
+    frozen, scores = frozen_weights(learner.split, learner.initial), start.clone().requires_grad_()
     soft = torch.sigmoid(scores)
     hard = (soft > 0.5).float() + soft - soft.detach()  # forward: the bit; backward: the sigmoid
-    (slope * frozen * hard).sum().backward()
-    assert close(score_gradient(slope, frozen, scores.detach()), scores.grad)
+    first, bias = frozen[4:8].reshape(2, 2), frozen[8:]
+    functional.cross_entropy((INPUTS @ first.T + bias) @ (frozen[:4] * hard).reshape(2, 2).T, LABELS).backward()
+    batches, one = [Batch(INPUTS, LABELS).alone()], np.ones(1)
+    cohort = Cohort((0,), 0, 0, Training(learning_rate=ETA), one, one, start.unsqueeze(0), {}, batches, 1)
+    update = FedMask(score_rate=2.0).client_update(torch.full((4,), 0.5), cohort, learner)
+    assert close(update.private[0], start - 2.0 * ETA * scores.grad)
+
+
+def tiny_masks() -> FlatLearner:
+    """The tiny model laid out for FedMask: the second layer's four weights are masked."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+    return FlatLearner(FlatModel(model, FedMask().divide(split_after(model, "0"))))
 
 
 def test_the_server_of_fedmask_sends_mean_bits() -> None:
-    uploads = [
-        (0.75, Upload(3, torch.tensor([True, True, False]))),
-        (0.25, Upload(3, torch.tensor([True, False, False]))),
-    ]
-    means = FedMask().server_update(ServerState(torch.zeros(3)), uploads, Training(), 0).shared
-    assert means.tolist() == pytest.approx([1.0, 0.75, 0.0])
+    uploads = [Upload(3, torch.tensor([True, True, False])), Upload(3, torch.tensor([True, False, False]))]
+    mean = WeightedMean().combine(3, np.array([0.75, 0.25]), uploads)
+    assert mean.tolist() == pytest.approx([1.0, 0.75, 0.0])
+    assert torch.equal(FedMask().step(ServerState(torch.zeros(3)), mean, Training(), 0).shared, mean)
 
 
-def test_a_client_of_fedmask_hears_the_mean_only_where_it_uses_the_entry() -> None:
+def test_a_client_of_fedmask_adopts_the_mean_only_where_it_uses_the_entry() -> None:
     own = torch.tensor([0.4, 0.4, -0.2])
-    heard = FedMask(confidence=0.9).heard(torch.tensor([0.6, 1.0, 0.9]), own)
-    assert heard.tolist() == pytest.approx([np.log(0.6 / 0.4), np.log(0.9 / 0.1), -0.2], rel=1e-5)
+    adopted = FedMask(confidence=0.9).adopted(torch.tensor([0.6, 1.0, 0.9]), own)
+    assert adopted.tolist() == pytest.approx([np.log(0.6 / 0.4), np.log(0.9 / 0.1), -0.2], rel=1e-5)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
+from torch import Tensor
 
+from leanfed.algorithms.contract import Cohort, Training
+from leanfed.algorithms.flpdsp import HEAD_GRADIENT, Flpdsp
+from leanfed.algorithms.uploads import Upload, sparsified
 from leanfed.compression import selection
-from leanfed.compression.prune import Pruning, keep_mask
+from leanfed.compression.picks import NumpyPicks
+from leanfed.compression.prune import Pruning
 from leanfed.compression.selection import drawn, largest
-from leanfed.compression.sparsify import Sparsification, sparsify, unsent
+from leanfed.compression.sparsify import Sparsification
 from leanfed.streams import stream
 
-GRADIENT = np.array([0.1, -3.0, 0.0, 2.0, -2.0, 0.5], dtype=np.float32)
+GRADIENT = np.array([0.1, -3.0, 1e-6, 2.0, -2.0, 0.5], dtype=np.float32)
 
 
 def test_the_largest_magnitudes_stay_and_the_lower_position_wins_a_tie() -> None:
@@ -26,26 +34,36 @@ def test_nothing_and_everything(count: int, kept: list[int]) -> None:
     assert largest(np.abs(GRADIENT), count).tolist() == kept
 
 
+def cohort(k: float = 1.0, r: float = 1.0, seed: int = 0, client: int = 0, **memory: Tensor) -> Cohort:
+    """One client whose head is GRADIENT."""
+    head = torch.from_numpy(GRADIENT).unsqueeze(0)
+    return Cohort((client,), 0, seed, Training(), np.array([k]), np.array([r]), head, memory, [], 1)
+
+
+def sent(k: float, settings: Sparsification, seed: int = 0) -> tuple[Upload, dict[str, Tensor]]:
+    nothing = torch.zeros(1, 6)
+    gradient = torch.from_numpy(GRADIENT).unsqueeze(0).clone()
+    uploads, memory = sparsified(gradient, 6, cohort(k, seed=seed, residual=nothing), NumpyPicks(), settings)
+    (upload,) = uploads
+    return upload, memory
+
+
 def test_sparsification_sends_exactly_k_d_entries() -> None:
-    positions, values = sparsify(GRADIENT, 0.5, Sparsification(), stream(0, "a"))
-    assert positions.tolist() == [1, 3, 4]
-    assert values.tolist() == [-3.0, 2.0, -2.0]
+    upload, memory = sent(0.5, Sparsification())
+    assert upload.positions.tolist() == [1, 3, 4]
+    assert upload.values.tolist() == [-3.0, 2.0, -2.0]
+    assert memory == {}
 
 
 def test_what_is_sent_and_what_is_remembered_add_up_to_the_gradient() -> None:
-    positions, values = sparsify(GRADIENT, 0.5, Sparsification(), stream(0, "a"))
-    rest = unsent(GRADIENT, positions)
-    rest[positions] += values
-    assert np.array_equal(rest, GRADIENT)
+    upload, memory = sent(0.5, Sparsification(error_feedback=True))
+    assert np.array_equal(upload.dense() + memory["residual"][0], GRADIENT)
 
 
 def test_random_selection_rescaled_has_the_gradient_as_its_mean() -> None:
     settings = Sparsification(select="random", rescale=True)
-    total = np.zeros(6)
-    for draw in range(4000):
-        positions, values = sparsify(GRADIENT, 0.5, settings, stream(draw, "a"))
-        total[positions] += values
-    assert total / 4000 == pytest.approx(GRADIENT, abs=0.2)  # 4 standard errors of the largest entry
+    total = sum(sent(0.5, settings, seed=draw)[0].dense() for draw in range(4000))
+    assert total.numpy() / 4000 == pytest.approx(GRADIENT, abs=0.2)  # 4 standard errors of the largest entry
 
 
 def test_a_smaller_random_draw_is_a_subset_of_a_larger() -> None:
@@ -60,8 +78,12 @@ def test_rescaling_is_refused_where_it_makes_no_sense(settings: dict[str, object
 
 
 def mask(score: str, last: np.ndarray | None = None, label: int = 0) -> list[int]:
-    settings = Pruning.model_validate({"score": score})
-    return np.flatnonzero(keep_mask(GRADIENT, 0.5, settings, last_gradient=last, rng=stream(label, "p"))).tolist()
+    """What half of a pruned head keeps."""
+    method = Flpdsp(prune=Pruning.model_validate({"score": score}))
+    gradient = torch.zeros(1, 6) if last is None else torch.from_numpy(last).unsqueeze(0)
+    asked = cohort(r=0.5, client=label, **{HEAD_GRADIENT: gradient})
+    learner = SimpleNamespace(picks=NumpyPicks())
+    return np.flatnonzero(method.trained_weights(torch.zeros(1), asked, learner).private[0]).tolist()
 
 
 def test_magnitude_pruning_keeps_the_largest_weights() -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leanfed.algorithms.base import ClientState
+from leanfed.algorithms.contract import ClientState
 from leanfed.deployment.learning.store import NodeStore
 from leanfed.errors import BusyError, StorageError
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from leanfed.algorithms.base import ClientState
-from leanfed.rounds.client_store import PRIVATE, ClientStore
+from leanfed.algorithms.contract import PRIVATE, ClientState
+from leanfed.rounds.client_store import ClientStore
 
 
 def store_of(limit=1 << 20):

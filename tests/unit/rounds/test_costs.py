@@ -15,9 +15,9 @@ from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import DataError, SettingsError
 from leanfed.records import Ints
 from leanfed.rounds.costs import Accountant, RadioSettings, RoundBill, computed_share
-from leanfed.rounds.engine import ReferenceEngine
 from leanfed.rounds.loop import start
 from leanfed.rounds.world import Participation, World
+from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 from leanfed.wireless.fleet import FleetSettings

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from tests.stops import Stop, stop_after
 
 import leanfed as package
-from leanfed.algorithms.base import ClientState, ServerState
+from leanfed.algorithms.contract import ClientState, ServerState
 from leanfed.files import read_json
 from leanfed.rounds import checkpoint
 from leanfed.rounds import client_store as clients
@@ -147,12 +147,12 @@ def test_an_augmented_batch_is_the_same_whenever_it_is_drawn() -> None:
     task = settings.task.model_copy(update={"augment": ("crop", "flip")})
     plain, world = build_world(settings), build_world(settings.model_copy(update={"task": task}))
     first, again, other, untouched = (
-        np.stack([batch.inputs.numpy() for batch in w.job(1, number, 1.0, 1.0).batches])
+        np.stack([batch.inputs.numpy() for batch in w.alone(w.new_clients()[1], 1, number, 1.0, 1.0).batches])
         for w, number in ((world, 4), (world, 4), (world, 5), (plain, 4))
     )
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     assert not np.array_equal(first, untouched)
-    labels = [[b.labels.tolist() for b in w.job(1, 4, 1.0, 1.0).batches] for w in (world, plain)]
+    labels = [[b.labels.tolist() for b in w.alone(w.new_clients()[1], 1, 4, 1.0, 1.0).batches] for w in (world, plain)]
     assert labels[0] == labels[1]  # the same samples, looked at differently
     assert replace(world, scratch=None) == world

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from leanfed.algorithms.base import ServerState
+from leanfed.algorithms.contract import ServerState
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import InfeasibleError, SettingsError

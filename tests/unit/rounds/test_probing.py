@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leanfed.algorithms.base import Training
+from leanfed.algorithms.contract import Training
 from leanfed.algorithms.fedmask import FedMask
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.rounds.loop import start
@@ -19,7 +19,7 @@ WorldOf = Callable[..., World]
 
 def row_of(world: World, number: int = 0, **settings: int) -> dict[str, float | None]:
     progress = start(world)
-    prober = Prober(TheorySettings(**{"every": 2, **settings}), world, world.new_model())
+    prober = Prober(TheorySettings(**{"every": 2, **settings}), world, world.new_learner())
     return prober.row(progress.server, progress.clients, world.plan(number))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from leanfed.algorithms.base import ClientState
+from leanfed.algorithms.contract import ClientState
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import SettingsError
@@ -111,10 +111,10 @@ def test_evaluation_weighs_clients_by_their_samples() -> None:
 
 def test_a_client_is_evaluated_with_its_own_head_on_its_own_test_set(world_of: WorldOf) -> None:
     world = world_of(FedPer())
-    progress, model = start(world), world.new_model()
-    result = evaluate(world, progress.server, progress.clients, model)
+    progress, learner = start(world), world.new_learner()
+    result = evaluate(world, progress.server, progress.clients, learner)
     rows = world.task.partition.test[3]
     batch = world.task.test.batch(rows)
     weights = torch.cat([progress.server.shared, progress.clients[3].private])
-    expected = (model.logits(weights, batch.inputs).argmax(1) == batch.labels).double().mean().item()
+    expected = (learner.model.logits(weights, batch.inputs).argmax(1) == batch.labels).double().mean().item()
     assert result.accuracy_per_client[3] == pytest.approx(expected)

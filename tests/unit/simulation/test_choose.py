@@ -1,22 +1,18 @@
 """The engine that is chosen, why, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
-from leanfed.algorithms import ALGORITHMS, Algorithm, Training
+from leanfed.algorithms import ALGORITHMS, Training
 from leanfed.errors import SettingsError
+from leanfed.rounds.aggregation import Aggregation
 from leanfed.rounds.world import Participation, World
 from leanfed.simulation import choose
 from leanfed.simulation.batched import engine as batched
 from leanfed.simulation.choose import choose_engine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
-
-
-class Unknown(Algorithm):
-    """A method that nobody has written kernels for."""
-
-    def client_update(self, shared, client, job, model):
-        raise NotImplementedError
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +39,9 @@ def test_without_numba_torch_alone_is_chosen(task, monkeypatch):
 
 
 def test_what_does_not_fit_is_streamed(task):
-    epochs, unknown = world_of(task, local_epochs=1), world_of(task, Unknown())
-    assert choose_engine(epochs).name == choose_engine(unknown).name == "streamed"
+    epochs = world_of(task, local_epochs=1)
+    assert choose_engine(epochs).name == "streamed"
     assert "training.local_epochs gives clients different numbers of batches" in choose_engine(epochs).reason
-    assert "it does not know the method Unknown" in choose_engine(unknown).reason
 
 
 @pytest.mark.parametrize("name", ["batched", "batched-torch"])
@@ -71,3 +66,15 @@ def test_large_batches_make_smaller_chunks(task):
     assert batched.chunk_clients(world_of(task)) == batched.CHUNK_CLIENTS
     assert batched.chunk_clients(world_of(task, batch_size=3000)) < batched.CHUNK_CLIENTS
     assert batched.chunk_clients(world_of(task, batch_size=10**6)) == 1
+
+
+def test_a_rule_that_looks_at_single_uploads_is_refused_where_only_sums_are_given(task, monkeypatch):
+    class First(Aggregation):
+        def combine(self, size, gamma, uploads):
+            return uploads[0].dense()
+
+    world = replace(world_of(task), aggregation=First())
+    assert choose_engine(world).name == "batched"
+    monkeypatch.setattr(batched.BatchedEngine, "single_uploads", False)
+    with pytest.raises(SettingsError, match=r"First looks at every upload by itself.*'batched' gives their sum only"):
+        choose_engine(world)

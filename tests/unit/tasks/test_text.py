@@ -14,14 +14,14 @@ import torch
 from tests.encoders import tiny_encoder
 
 from leanfed.algorithms import ALGORITHMS
-from leanfed.algorithms.base import Training
+from leanfed.algorithms.contract import Training
 from leanfed.errors import DataError, InputError, SettingsError
 from leanfed.rounds.costs import Accountant, RadioSettings
-from leanfed.rounds.engine import ReferenceEngine
 from leanfed.rounds.evaluation import Hits, evaluate, majority_f1
 from leanfed.rounds.loop import start
 from leanfed.rounds.world import Participation, World
 from leanfed.simulation.choose import choose_engine
+from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks import encoder, text
 from leanfed.tasks.bert_lora import BertLora, distance_features, lora_split, pair_features, texts_apart
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
@@ -258,7 +258,8 @@ def test_every_method_learns_the_pairs(name: str, task: Task) -> None:
 
 def test_masks_move_the_adapters(task: Task) -> None:
     world = world_of(task, "fedmask")
-    weights = world.algorithm.personal_weights(start(world).server, start(world).clients[0], world.new_model())
+    private = start(world).clients[0].private.unsqueeze(0)
+    weights = torch.cat(world.algorithm.personal_weights(start(world).server, private, world.new_learner()).row(0))
     place = 0
     for name, shape in world.split.shapes.items():
         if "lora_B" in name:  # starts at zero, where a mask would have nothing to choose from
@@ -276,13 +277,14 @@ def test_f1_is_pooled_over_clients() -> None:
 
 def test_an_evaluation_of_two_classes_has_an_f1(task: Task) -> None:
     world = world_of(task, "fedper")
-    model, progress = world.new_model(), start(world)
-    found = evaluate(world, progress.server, progress.clients, model)
+    learner, progress = world.new_learner(), start(world)
+    found = evaluate(world, progress.server, progress.clients, learner)
     answers, labels = [], []
     for client, rows in enumerate(task.partition.test):
         batch = task.test.batch(rows)
-        weights = world.algorithm.personal_weights(progress.server, progress.clients[client], model)
-        answers += model.logits(weights, batch.inputs).argmax(1).tolist()
+        private = progress.clients[client].private.unsqueeze(0)
+        weights = world.algorithm.personal_weights(progress.server, private, learner)
+        answers += learner.model.logits(weights.row(0), batch.inputs).argmax(1).tolist()
         labels += batch.labels.tolist()
     right = sum(a == y == 1 for a, y in zip(answers, labels, strict=True))
     assert found.f1 == pytest.approx(2 * right / (sum(answers) + sum(labels)))
@@ -338,7 +340,7 @@ def test_mrpc_with_the_packaged_encoder(real_data: Path) -> None:
     assert (task.split.shared_size, task.split.private_size) == (49_152, 26_114)
     world = world_of(task, "fedper", local_steps=1)
     progress = start(world)
-    job = world.job(0, 0, 1.0, 1.0)
-    update = world.algorithm.client_update(progress.server.shared, progress.clients[0], job, world.new_model())
-    assert 0.3 < update.loss < 1.2
-    assert torch.count_nonzero(update.upload.values) > 0
+    cohort = world.alone(progress.clients[0], 0, 0, 1.0, 1.0)
+    updates = world.algorithm.client_update(progress.server.shared, cohort, world.new_learner())
+    assert 0.3 < updates.loss[0] < 1.2
+    assert torch.count_nonzero(next(iter(updates.uploads)).values) > 0

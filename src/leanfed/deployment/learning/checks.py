@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from leanfed.algorithms.base import Upload
+from leanfed.algorithms.uploads import Upload
 from leanfed.compression.frame import OVERHEAD_BYTES, FrameError, bitmap_bytes
 from leanfed.compression.values import NotFiniteError
 from leanfed.deployment.learning.messages import Answer, MessageError, Order

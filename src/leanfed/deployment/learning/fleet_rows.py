@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from leanfed.algorithms.base import ServerState
+from leanfed.algorithms.contract import ServerState
 from leanfed.deployment.learning.inbox import Accepted
 from leanfed.records import RoundPlan
 from leanfed.rounds.costs import Accountant

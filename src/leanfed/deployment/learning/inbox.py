@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from leanfed.algorithms.base import Upload
+from leanfed.algorithms.uploads import Upload
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.checks import check_answer, digest, read_update
 from leanfed.deployment.learning.members import Member, Members

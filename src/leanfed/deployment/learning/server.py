@@ -209,8 +209,10 @@ class FleetServer:
         gamma = planner.world.task.gamma
         server = progress.server
         if plan.participants:  # a round that nobody can make passes
-            uploads = ((gamma[client], accepted[client].upload) for client in plan.participants)
-            server = self.settings.algorithm.server_update(server, uploads, self.settings.training, number)
+            members = list(plan.participants)
+            uploads = [accepted[client].upload for client in members]
+            mean = planner.world.aggregation.combine(len(server.shared), gamma[members], uploads)
+            server = self.settings.algorithm.step(server, mean, self.settings.training, number)
         outcome = outcome_of(server, accepted)
         self._complete_held()
         finished = self.held

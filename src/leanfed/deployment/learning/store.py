@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from leanfed.algorithms.base import ClientState
+from leanfed.algorithms.contract import ClientState
 from leanfed.errors import StorageError
 from leanfed.files import explained, folder_lock, make_folder, owner_only, read_json, write_json, write_new
 

@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leanfed.algorithms.base import ClientState, ServerState
+from leanfed.algorithms.contract import ClientState, ServerState
+from leanfed.algorithms.learner import FlatLearner
 from leanfed.deployment.learning.config import NodeConfig, read_settings
 from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
 from leanfed.deployment.learning.messages import Answer, Device, Hello, MessageError, Order
 from leanfed.deployment.learning.store import NodeStore
 from leanfed.errors import SettingsError
 from leanfed.rounds.evaluation import client_result
-from leanfed.rounds.exchange import train_client
+from leanfed.rounds.exchange import train
 from leanfed.rounds.wire import from_frame, to_frame
 from leanfed.rounds.world import World
 from leanfed.runs.build import WIRE_TYPES
 from leanfed.runs.settings import Settings
-from leanfed.tasks.split import FlatModel
 from leanfed.tasks.task import build_task
 
 
@@ -33,7 +33,7 @@ class Bench:
 
     settings: Settings
     world: World
-    model: FlatModel
+    learner: FlatLearner
 
 
 used: list[tuple[str, NodeConfig]] = []  # what `bench_of` was asked for in this process, for a warm parent to load
@@ -56,7 +56,7 @@ def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Ben
     task = build_task(settings.task, settings.seed, data_root, owner=owner)
     renew = settings.evaluation.renew_statistics
     world = World(task, settings.algorithm, settings.training, settings.participation, renew)
-    return Bench(settings, world, world.new_model())
+    return Bench(settings, world, world.new_learner())
 
 
 def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device]:
@@ -105,20 +105,25 @@ def _train(
 ) -> tuple[dict[str, object], Device]:
     """Train, keep the new state, and hand over the coded update with what it took."""
     began, meter = time.perf_counter(), EnergyMeter.start()
-    job = bench.world.job(order.client, order.round, order.k, order.r)
-    update = train_client(bench.world.algorithm, ServerState(shared), state, job, bench.model)
-    seconds, joules = time.perf_counter() - began, meter.joules()
-    frame = to_frame(update.upload, WIRE_TYPES[bench.settings.radio.value_bits])
+    cohort = bench.world.alone(state, order.client, order.round, order.k, order.r)
+    updates = train(bench.world.algorithm, ServerState(shared), cohort, bench.learner)
+    if updates.statistics is not None:
+        raise SettingsError(
+            "A frame holds an update only. Set task.statistics = 'private', so that nothing else travels."
+        )
+    seconds, joules, samples = time.perf_counter() - began, meter.joules(), int(updates.samples[0])
+    (upload,) = updates.uploads
+    frame = to_frame(upload, WIRE_TYPES[bench.settings.radio.value_bits])
     store.note_sent(order.round, frame)
-    store.hold(update.client, order.round, order.token)
-    trained = {"frame": frame, "loss": update.loss, "samples": update.samples, "train_s": seconds}
-    measured = {"step_s": seconds, "step_samples": update.samples, "step_r": order.r, "step_j": joules}
+    store.hold(updates.state(0), order.round, order.token)
+    trained = {"frame": frame, "loss": float(updates.loss[0]), "samples": samples, "train_s": seconds}
+    measured = {"step_s": seconds, "step_samples": samples, "step_r": order.r, "step_j": joules}
     return trained, device.model_copy(update=measured)
 
 
 def _test(bench: Bench, shared: Tensor, state: ClientState, client: int) -> tuple[float, float]:
     """(accuracy, mean loss) of the client's own model on its own test set."""
-    accuracy, loss, _ = client_result(bench.world, ServerState(shared), state, bench.model, client)
+    accuracy, loss, _ = client_result(bench.world, ServerState(shared), state, bench.learner, client)
     return accuracy, loss
 
 

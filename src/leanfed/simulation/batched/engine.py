@@ -15,22 +15,26 @@ from typing import NamedTuple, final
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
-from leanfed.algorithms.base import Algorithm, ServerState, Upload
+from leanfed.algorithms.contract import PRIVATE, Cohort, ServerState, Updates
+from leanfed.algorithms.uploads import Listed
+from leanfed.compression.picks import NumpyPicks
 from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, RoundPlan
-from leanfed.rounds.client_store import PRIVATE, ClientStore
-from leanfed.rounds.engine import Engine, RoundOutcome
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import Evaluation, Hits
+from leanfed.rounds.exchange import Answers, Collector
 from leanfed.rounds.world import World
-from leanfed.simulation.batched.chunk import Chunk, ChunkOutcome, Tools
-from leanfed.simulation.batched.lenet import ChunkModel, Weights
-from leanfed.simulation.batched.methods import METHODS, memories
-from leanfed.simulation.batched.picks import NumpyPicks
+from leanfed.simulation.batched.lenet import LeNetLearner
 from leanfed.simulation.batched.trunk import TorchTrunk
+from leanfed.streams import stream
+from leanfed.tasks.batch import Batch
 from leanfed.tasks.models import LeNet5
-from leanfed.tasks.task import Images
+from leanfed.tasks.task import Images, draw_rows
 
 CHUNK_CLIENTS = 10  # divides 100 clients evenly over two, and its buffers stay near the caches
 TEST_PIECE = 32  # test samples of one client at a time
@@ -41,8 +45,6 @@ def misfit(world: World) -> str | None:
     """Why this world cannot run in chunks, or None where it can."""
     if not isinstance(world.task.new_model("base"), LeNet5):
         return f"its kernels know lenet5, not {world.task.settings.model!r}"
-    if type(world.algorithm) not in METHODS:
-        return f"it does not know the method {type(world.algorithm).__name__}"
     if world.task.settings.augment:
         return "task.augment changes pictures as they are drawn"
     if world.training.local_epochs is not None:
@@ -60,42 +62,31 @@ class BatchedEngine(Engine):
         if not isinstance(train, Images) or not isinstance(test, Images):
             raise SettingsError("The batched engine computes with pictures only. Choose engine 'auto' or 'streamed'.")
         self.world = world
-        self.model = world.new_model()
+        self.learner = world.new_learner()
         self.threads = threads or torch.get_num_threads()
         self.chunk_clients = chunk_clients(world)
         self._compiled = compiled
-        self._method = METHODS[type(world.algorithm)]
         self._pool = ThreadPoolExecutor(self.threads, "leanfed", initializer=torch.set_num_threads, initargs=(1,))
-        self._tools: queue.SimpleQueue[Tools] = queue.SimpleQueue()
-        self._testers: queue.SimpleQueue[Tools] = queue.SimpleQueue()
+        self._learners: queue.SimpleQueue[LeNetLearner] = queue.SimpleQueue()
+        self._testers: queue.SimpleQueue[LeNetLearner] = queue.SimpleQueue()
         for _ in range(self.threads):
-            self._tools.put(self._new_tools(train, world.training.batch_size))
-            self._testers.put(self._new_tools(test, TEST_PIECE))
+            self._learners.put(self._new_learner(train, world.training.batch_size))
+            self._testers.put(self._new_learner(test, TEST_PIECE))
 
-    def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
-        """One exchange between server and clients."""
-        mean, outcomes = self.train(server, clients, plan)
-        upload = Upload(len(mean), mean)
-        after = self.world.algorithm.server_update(server, [(1.0, upload)], self.world.training, plan.round)
-        return self._outcome(after, outcomes, plan)
-
-    def train(
-        self, server: ServerState, clients: ClientStore, plan: RoundPlan
-    ) -> tuple[torch.Tensor, list[ChunkOutcome]]:
-        """The participants' part: the gamma-weighted mean of their uploads, and each chunk's columns."""
-        kept = memories(self.world)
-        for name, size in kept.items():
+    @override
+    def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
+        names = {PRIVATE: self.world.private_size, **self.world.holds}
+        for name, size in names.items():
             clients.rows(name, size)
         clients.start_all(plan.participants)
-        total = torch.zeros_like(server.shared)
-        outcomes: list[ChunkOutcome] = []
-        for outcome in self._pool.map(self._train, self._chunks(server, clients, plan)):
-            # With numpy: torch would add with threads that then spin, and take the cores from the workers.
-            np.add(total.numpy(), outcome.total.numpy(), out=total.numpy())
-            outcomes.append(replace(outcome, total=total))
-        clients.mark(plan.participants, kept)
-        return total.div_(float(self.world.task.gamma[list(plan.participants)].sum())), outcomes
+        collector = Collector(len(server.shared), single=single)
+        train = partial(self._train, server.shared, clients, single)
+        for gamma, updates, total in self._pool.map(train, self._chunks(plan)):
+            collector.receive(gamma, updates, total)
+        clients.mark(plan.participants, names)
+        return collector.answers()
 
+    @override
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """Every client's model on its own test set, a chunk of pieces of test sets at a time."""
         right, loss = (np.zeros(self.world.task.clients) for _ in range(2))
@@ -114,63 +105,88 @@ class BatchedEngine(Engine):
 
     def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats, Hits]:
         """Right answers, summed losses and hits of some pieces, in a worker thread."""
-        weights = self._personal(server, clients, [piece.client for piece in chunk])
-        rows = np.stack([piece.rows for piece in chunk])
-        labels = torch.from_numpy(self.world.task.test.labels[rows])
+        rows = torch.from_numpy(np.stack([piece.rows for piece in chunk]))
+        labels = torch.from_numpy(self.world.task.test.labels[rows.numpy()])
         counted = torch.arange(rows.shape[1]) < torch.tensor([piece.counted for piece in chunk]).unsqueeze(1)
-        tools = self._testers.get()
+        private = clients.gather(PRIVATE, [piece.client for piece in chunk])
+        learner = self._testers.get()
         try:
             with torch.no_grad():
-                logits = tools.model.logits(weights, rows)
+                weights = self.world.algorithm.personal_weights(server, private, learner)
+                logits = learner.logits(weights, rows)
                 answers = logits.argmax(2)
                 right = (answers == labels) & counted
                 losses = functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none") * counted
         finally:
-            self._testers.put(tools)
+            self._testers.put(learner)
         hits = Hits.count(answers[counted].numpy(), labels[counted].numpy())
         return right.sum(1).numpy().astype(float), losses.double().sum(1).numpy(), hits
 
-    def _personal(self, server: ServerState, clients: ClientStore, owners: Sequence[int]) -> Weights:
-        """The models that these clients use; one shared part for all where a method joins [shared | private]."""
-        algorithm = self.world.algorithm
-        if type(algorithm).personal_weights is Algorithm.personal_weights:
-            return Weights(server.shared.unsqueeze(0), clients.gather(PRIVATE, owners))
-        own = {client: algorithm.personal_weights(server, clients[client], self.model) for client in set(owners)}
-        weights, cut = torch.stack([own[client] for client in owners]), self.world.split.shared_size
-        return Weights(weights[:, :cut], weights[:, cut:])
-
-    def _outcome(self, after: ServerState, outcomes: list[ChunkOutcome], plan: RoundPlan) -> RoundOutcome:
-        training = self.world.training
-        samples = np.full(len(plan.participants), training.batch_size * training.local_steps)
-        loss, entries = (np.concatenate([getattr(o, name) for o in outcomes]) for name in ("loss", "entries"))
-        return RoundOutcome(after, loss, samples, entries)
-
-    def _chunks(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> Iterator[Chunk]:
+    def _chunks(self, plan: RoundPlan) -> Iterator[RoundPlan]:
+        """The plan in parts of one chunk each."""
         for start in range(0, len(plan.participants), self.chunk_clients):
             part = slice(start, start + self.chunk_clients)
-            members = plan.participants[part]
-            yield Chunk(self.world, self.model, clients, server.shared, plan.round, members, plan.k[part], plan.r[part])
+            yield replace(plan, participants=plan.participants[part], k=plan.k[part], r=plan.r[part])
 
-    def _train(self, chunk: Chunk) -> ChunkOutcome:
-        """One chunk in a worker thread, with buffers of its own."""
-        tools = self._tools.get()
+    def _train(
+        self, shared: Tensor, clients: ClientStore, single: bool, plan: RoundPlan
+    ) -> tuple[Floats, Updates, Tensor | None]:
+        """One chunk in a worker thread: weights, answers, and the weighted sum of the uploads unless they are listed.
+
+        What the clients keep is written to the store here; different chunks write different rows.
+        """
+        cohort, gamma = self._cohort(clients, plan), self.world.task.gamma[list(plan.participants)]
+        learner, total = self._learners.get(), None
         try:
             with torch.no_grad():
-                outcome = self._method(chunk, tools)
+                updates = self.world.algorithm.client_update(shared, cohort, learner)
+                if single:
+                    updates = replace(updates, uploads=Listed(list(updates.uploads)))
+                else:
+                    total = torch.zeros_like(shared)
+                    updates.uploads.add_to(total, gamma)
         finally:
-            self._tools.put(tools)
-        for name, rows in outcome.rows.items():
-            chunk.store.scatter(name, chunk.clients, rows)
-        return ChunkOutcome(outcome.total, outcome.loss, outcome.entries)
+            self._learners.put(learner)
+        for name, rows in updates.kept.items():
+            clients.scatter(name, cohort.clients, rows)
+        return gamma, updates, total
 
-    def _new_tools(self, images: Images, batch: int) -> Tools:
-        split, clients = self.world.split, self.chunk_clients
+    def _cohort(self, clients: ClientStore, plan: RoundPlan) -> Cohort:
+        """What the participants of a chunk hold and are asked."""
+        world, members = self.world, plan.participants
+        samples = torch.from_numpy(self._samples(members, plan.round))
+        labels = torch.from_numpy(world.task.train.labels[samples.numpy()])
+        return Cohort(
+            clients=members,
+            round=plan.round,
+            seed=world.task.seed,
+            training=world.training,
+            k=plan.k,
+            r=plan.r,
+            private=clients.gather(PRIVATE, members),
+            memory={name: clients.gather(name, members) for name in world.holds},
+            batches=[Batch(*step) for step in zip(samples, labels, strict=True)],
+            steps=len(samples),
+        )
+
+    def _samples(self, clients: Sequence[int], number: int) -> Ints:
+        """Row numbers (steps, C, B), drawn from the streams that `Task.batches` draws from."""
+        task, training = self.world.task, self.world.training
+        rows = np.empty((training.local_steps, len(clients), training.batch_size), dtype=np.int64)
+        for place, client in enumerate(clients):
+            rng = stream(task.seed, "batch", number, client)
+            for step in range(training.local_steps):
+                rows[step, place] = draw_rows(task.partition.train[client], training.batch_size, rng)
+        return rows
+
+    def _new_learner(self, images: Images, batch: int) -> LeNetLearner:
+        split, initial, clients = self.world.split, self.learner.initial, self.chunk_clients
         if not self._compiled:
-            return Tools(ChunkModel(split, TorchTrunk(images), clients), NumpyPicks())
-        from leanfed.simulation.batched.fast import KernelPicks, KernelTrunk
+            return LeNetLearner(split, initial, TorchTrunk(images), NumpyPicks(), clients)
+        from leanfed.compression.kernel_picks import KernelPicks
+        from leanfed.simulation.batched.fast import KernelTrunk
 
-        trunk = KernelTrunk(images, clients, batch)
-        return Tools(ChunkModel(split, trunk, clients), KernelPicks(split.size))
+        return LeNetLearner(split, initial, KernelTrunk(images, clients, batch), KernelPicks(split.size), clients)
 
 
 class Piece(NamedTuple):

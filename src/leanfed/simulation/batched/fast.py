@@ -1,4 +1,4 @@
-"""The convolutions and the selection of a chunk by compiled kernels, behind the contracts of trunk and picks."""
+"""The convolutions of some clients by compiled kernels, behind the contract of `trunk`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leanfed.compression import topk
-from leanfed.records import Floats, Ints
+from leanfed.compression.kernel_picks import warm_picks
+from leanfed.records import Ints
 from leanfed.simulation.batched import kernels
 from leanfed.simulation.batched.trunk import DEEP, Convolutions
 from leanfed.tasks.task import Images
@@ -83,31 +83,6 @@ def _poison(weights: Convolutions) -> Tensor:
     return sum((w.flatten(1).sum(1) * 0 for w in weights), start=torch.zeros(1))
 
 
-@final
-class KernelPicks:
-    """Exact top-k by counting bits, and aggregation in the same pass."""
-
-    def __init__(self, size: int) -> None:
-        self.counts = np.zeros(topk.BINS, dtype=np.int64)
-        self.near = np.zeros(size, dtype=np.int32)
-
-    def mask(self, magnitudes: Tensor, counts: Ints) -> Tensor:
-        """Ones where the largest are."""
-        mask = torch.empty_like(magnitudes)
-        topk.mask_rows(_bits(magnitudes), counts, mask.numpy(), self.counts, self.near)
-        return mask
-
-    def add_largest(self, values: Tensor, counts: Ints, gamma: Floats, total: Tensor, rest: Tensor | None) -> None:
-        """A row's threshold, then one pass over the row."""
-        weight, left = gamma.astype(np.float32), torch.empty(0, 0) if rest is None else rest
-        bits = _bits(values)
-        topk.add_rows(values.numpy(), bits, counts, weight, total.numpy(), left.numpy(), self.counts, self.near)
-
-
-def _bits(values: Tensor) -> np.ndarray[Any, np.dtype[np.int32]]:
-    return values.numpy().view(np.int32)
-
-
 def _flat(tensor: Tensor) -> np.ndarray[Any, Any]:
     return tensor.view(-1).numpy()
 
@@ -119,10 +94,9 @@ def _flat_rows(tensor: Tensor) -> np.ndarray[Any, Any]:
 def warm_kernels() -> None:
     """Call every kernel once on a tiny input, with the types of real calls."""
     blank = Images(np.zeros((1, 1, 32, 32), dtype=np.uint8), np.zeros(1, dtype=np.int64), torch.zeros(1), torch.ones(1))
-    trunk, picks = KernelTrunk(blank, 1, 1), KernelPicks(8)
+    trunk = KernelTrunk(blank, 1, 1)
     weights = Convolutions(
         torch.zeros(1, 6, 1, 5, 5), torch.zeros(1, 6), torch.zeros(1, 16, 6, 5, 5), torch.zeros(1, 16)
     )
     trunk.backward(trunk.forward(np.zeros((1, 1), dtype=np.int64), weights).clone(), weights)
-    picks.mask(torch.ones(1, 8), np.array([3]))
-    picks.add_largest(torch.ones(1, 8), np.array([3]), np.ones(1), torch.zeros(8), None)
+    warm_picks()

@@ -9,24 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from leanfed.records import Ints
+from leanfed.algorithms.contract import Weights
+from leanfed.compression.picks import Picks
 from leanfed.simulation.batched.trunk import Convolutions, Trunk
+from leanfed.tasks.batch import Batch
 from leanfed.tasks.split import Split
 
 DENSE = ("conv3", "fc1", "fc2")  # conv3's input is as large as its kernel
-
-
-class Weights(NamedTuple):
-    """The two parts of a flat model."""
-
-    shared: Tensor  # (1 or C, d_shared)
-    private: Tensor  # (1 or C, d_private)
 
 
 class Dense(NamedTuple):
@@ -105,11 +100,18 @@ class _Place:
         return matrix[:, start : start + math.prod(self.shape)].view(-1, *self.shape)
 
 
-class ChunkModel:
-    """A chunk's loss and gradient; the gradient buffer holds at most `clients` rows and is used again."""
+@final
+class LeNetLearner:
+    """LeNet-5 behind the contract `Learner`: batches hold row numbers (C, B) of the samples that the trunk knows.
 
-    def __init__(self, split: Split, trunk: Trunk, clients: int) -> None:
+    The gradient buffer holds at most `clients` rows and is used again by every call.
+    """
+
+    def __init__(self, split: Split, initial: Tensor, trunk: Trunk, picks: Picks, clients: int) -> None:
+        self.split = split
+        self.initial = initial  # (d,)
         self.trunk = trunk
+        self.picks = picks
         self.gradient = torch.zeros(clients, split.size)  # (C, d) as [shared | private]
         self._places: dict[str, _Place] = {}
         for part, (shapes, offset) in enumerate(((split.shared, 0), (split.private, split.shared_size))):
@@ -122,33 +124,31 @@ class ChunkModel:
         self._first_private = dense.index(True) if inside and any(dense) else None
         self._entering: list[Tensor] = []  # the dense layers in the last call
 
-    def loss_and_gradient(self, weights: Weights, rows: Ints, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Every client's mean loss (C,) and gradient (C, d) on its samples (C, B), valid until the next call."""
-        gradient = self.gradient[: len(rows)]
+    def loss_and_gradient(self, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Every client's mean loss (C,) and gradient (C, d) on its samples."""
+        gradient = self.gradient[: len(batch.labels)]
         convolutions, layers = self._read({n: p.of(weights) for n, p in self._places.items()})
         to_convolutions, to_layers = self._read({n: p.of_gradient(gradient) for n, p in self._places.items()})
-        loss, slope, self._entering = dense_pass(self.trunk.forward(rows, convolutions), layers, to_layers, labels)
+        x = self.trunk.forward(batch.inputs.numpy(), convolutions)
+        loss, slope, self._entering = dense_pass(x, layers, to_layers, batch.labels)
         self.trunk.backward(slope_before(slope, layers[0]), to_convolutions)
         return loss, gradient
 
-    def head_gradient(self, weights: Weights, rows: Ints, labels: Tensor) -> Tensor:
-        """(C, d_private) at other private weights, on the samples and at the shared weights of the last call.
-
-        A head of dense layers goes on from what enters it, any other takes the whole way; both use up the gradient.
-        """
-        gradient, first = self.gradient[: len(rows)], self._first_private
+    def head_gradient(self, weights: Weights, batch: Batch) -> Tensor:
+        """(C, d_private): a head of dense layers goes on from what enters it, any other takes the whole way."""
+        gradient, first = self.gradient[: len(batch.labels)], self._first_private
         if first is None:
-            self.loss_and_gradient(weights, rows, labels)
+            self.loss_and_gradient(weights, batch)
         else:
             _, layers = self._read({n: p.of(weights) for n, p in self._places.items()})
             _, to_layers = self._read({n: p.of_gradient(gradient) for n, p in self._places.items()})
-            dense_pass(self._entering[first], layers[first:], to_layers[first:], labels)
+            dense_pass(self._entering[first], layers[first:], to_layers[first:], batch.labels)
         return gradient[:, gradient.shape[1] - weights.private.shape[1] :]
 
-    def logits(self, weights: Weights, rows: Ints) -> Tensor:
+    def logits(self, weights: Weights, inputs: Tensor) -> Tensor:
         """Every client's answers (C, B, classes) on its samples (C, B)."""
         convolutions, layers = self._read({n: p.of(weights) for n, p in self._places.items()})
-        x = self.trunk.forward(rows, convolutions)
+        x = self.trunk.forward(inputs.numpy(), convolutions)
         for layer in layers[:-1]:
             x = apply_dense(x, layer).relu_()
         return apply_dense(x, layers[-1])

@@ -1,0 +1,172 @@
+"""What clients send: summed with weights in one pass, or read client by client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanfed.algorithms.contract import Cohort
+from leanfed.compression.picks import Chosen, Picks, Positions
+from leanfed.compression.selection import drawn
+from leanfed.compression.sparsify import Sparsification
+from leanfed.records import Floats, Ints, kept_counts
+from leanfed.streams import stream
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sends: values at increasing positions of the shared vector, or all of it (positions None)."""
+
+    size: int  # length of the shared vector
+    values: Tensor  # (entries,) float32, or bool for a mask
+    positions: Tensor | None = None  # (entries,) int64
+
+    @property
+    def entries(self) -> int:
+        """How many values travel."""
+        return len(self.values)
+
+    def dense(self) -> Tensor:
+        """(size,) float32; what was not sent is zero.
+
+        >>> Upload(3, torch.tensor([5.0]), torch.tensor([1])).dense().tolist()
+        [0.0, 5.0, 0.0]
+        """
+        values = self.values.to(torch.float32)
+        return values if self.positions is None else torch.zeros(self.size).index_copy_(0, self.positions, values)
+
+
+class Uploads(Protocol):
+    """What C clients send.
+
+    The rows may look into the learner's buffers: sum them or read them before the learner computes again. Every
+    `Upload` that is read owns its values.
+    """
+
+    @property
+    def entries(self) -> Ints:
+        """(C,) values that each client sends."""
+        ...
+
+    def add_to(self, total: Tensor, gamma: Floats) -> None:
+        """total (size,) += sum of gamma_n x upload_n; no client's upload is made by itself."""
+        ...
+
+    def __iter__(self) -> Iterator[Upload]:
+        """Client by client, for the codec, a fleet, or a rule that must see each."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class Dense:
+    """Whole vectors, or what a mask leaves of them.
+
+    >>> both = Dense(torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 9.0]]), size=2)
+    >>> total = torch.zeros(2); both.add_to(total, np.array([0.25, 0.75])); total.tolist()
+    [2.5, 3.5]
+    """
+
+    rows: Tensor  # (C, size or more) float32, or bool
+    size: int
+    mask: Tensor | None = None  # (1 or C, size): what travels; the rows are zero elsewhere
+
+    @property
+    def entries(self) -> Ints:
+        """(C,)."""
+        if self.mask is None:
+            return np.full(len(self.rows), self.size, dtype=np.int64)
+        return np.broadcast_to(self.mask.count_nonzero(1).numpy(), len(self.rows)).copy()
+
+    def add_to(self, total: Tensor, gamma: Floats) -> None:
+        """gamma @ rows."""
+        weights = torch.from_numpy(gamma).to(torch.float32)
+        total.add_(weights @ self.rows[:, : self.size].to(torch.float32))
+
+    def __iter__(self) -> Iterator[Upload]:
+        for row in range(len(self.rows)):
+            values = self.rows[row, : self.size]
+            if self.mask is None:
+                yield Upload(self.size, values.clone())
+            else:
+                positions = torch.nonzero(self.mask[row if len(self.mask) > 1 else 0]).flatten()
+                yield Upload(self.size, values[positions], positions)
+
+
+@final
+@dataclass(frozen=True)
+class Sparse:
+    """Chosen entries of each row, scaled where a random choice is to have the whole as its mean."""
+
+    rows: Tensor  # (C, size or more)
+    size: int
+    chosen: Chosen
+    entries: Ints  # (C,)
+    scale: Floats | None = None  # (C,)
+
+    def add_to(self, total: Tensor, gamma: Floats) -> None:
+        """In the pass that looks which entries were chosen."""
+        self.chosen.add_to(total, gamma if self.scale is None else gamma * self.scale)
+
+    def __iter__(self) -> Iterator[Upload]:
+        for row, count in enumerate(self.entries.tolist()):
+            positions = self.chosen.positions(row)
+            values = self.rows[row, positions]
+            if self.scale is not None:
+                values = values * float(np.float32(self.scale[row]))
+            yield Upload(self.size, values, None if count == self.size else positions)
+
+
+@final
+@dataclass(frozen=True)
+class Listed:
+    """Uploads that stand by themselves: read from a fleet, or set apart from a learner's buffers."""
+
+    uploads: Sequence[Upload]
+
+    @property
+    def entries(self) -> Ints:
+        """(C,)."""
+        return np.array([upload.entries for upload in self.uploads], dtype=np.int64)
+
+    def add_to(self, total: Tensor, gamma: Floats) -> None:
+        """One after another."""
+        for upload, weight in zip(self.uploads, gamma.tolist(), strict=True):
+            if upload.positions is None:
+                total.add_(upload.values.to(total.dtype), alpha=weight)
+            else:
+                total.index_add_(0, upload.positions, upload.values, alpha=weight)
+
+    def __iter__(self) -> Iterator[Upload]:
+        return iter(self.uploads)
+
+
+def sparsified(
+    gradient: Tensor, size: int, cohort: Cohort, picks: Picks, settings: Sparsification
+) -> tuple[Uploads, dict[str, Tensor]]:
+    """Eq. (5) for every client: what is sent of a gradient (C, size or more), and what error feedback remembers.
+
+    With error feedback the first `size` columns of `gradient` are written over: the memory is added to them.
+    """
+    counts = kept_counts(cohort.k, size)
+    if settings.select == "topk" and not settings.error_feedback and (counts == size).all():
+        return Dense(gradient, size), {}
+    if settings.error_feedback:
+        gradient[:, :size].add_(cohort.memory["residual"])
+    by_size = settings.select == "topk"
+    chosen = picks.largest(gradient, counts, size) if by_size else _drawn(gradient, counts, size, cohort)
+    scale = np.divide(size, counts, out=np.ones(len(counts)), where=counts > 0) if settings.rescale else None
+    memory = {"residual": chosen.rest()} if settings.error_feedback else {}
+    return Sparse(gradient, size, chosen, counts, scale), memory
+
+
+def _drawn(gradient: Tensor, counts: Ints, size: int, cohort: Cohort) -> Positions:
+    """Each client's own draw of this round."""
+    pairs = zip(cohort.clients, counts.tolist(), strict=True)
+    places = [drawn(size, count, stream(cohort.seed, "sparsify", cohort.round, client)) for client, count in pairs]
+    return Positions(gradient, size, [torch.from_numpy(row) for row in places])

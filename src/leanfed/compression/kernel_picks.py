@@ -1,0 +1,76 @@
+"""Selection by compiled kernels, behind the contract of `compression.picks`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanfed.compression import topk
+from leanfed.records import Floats, Ints
+
+
+@final
+@dataclass(frozen=True)
+class Cuts:
+    """Chosen entries as a threshold and a last tie per row: 12 bytes, however many were chosen."""
+
+    rows: Tensor  # (rows, size or more)
+    size: int
+    counts: Ints  # (rows,)
+    threshold: np.ndarray[Any, np.dtype[np.int32]]  # (rows,) the bits of a magnitude
+    last: Ints  # (rows,) position of the last entry kept that equals the threshold
+
+    def positions(self, row: int) -> Tensor:
+        """(count,) of one row, increasing."""
+        count = int(np.clip(self.counts[row], 0, self.size))
+        bits = _bits(self.rows)[row]
+        return torch.from_numpy(topk.places_of(bits, self.threshold[row], self.last[row], self.size, count))
+
+    def mask(self) -> Tensor:
+        """(rows, size) zeros and ones."""
+        mask = torch.empty(len(self.rows), self.size)
+        topk.mask_rows(_bits(self.rows), self.threshold, self.last, mask.numpy())
+        return mask
+
+    def rest(self) -> Tensor:
+        """(rows, size) what was not chosen."""
+        rest = torch.empty(len(self.rows), self.size)
+        topk.rest_rows(self.rows.numpy(), _bits(self.rows), self.threshold, self.last, rest.numpy())
+        return rest
+
+    def add_to(self, total: Tensor, weight: Floats) -> None:
+        """One pass over each row; no row of chosen entries is made."""
+        factors = weight.astype(np.float32)
+        topk.add_rows(self.rows.numpy(), _bits(self.rows), self.threshold, self.last, factors, total.numpy())
+
+
+@final
+class KernelPicks:
+    """Exact top-k by counting bits; one worker's scratch for rows of at most `size` entries."""
+
+    def __init__(self, size: int) -> None:
+        self._counts = np.zeros(topk.BINS, dtype=np.int64)
+        self._near = np.zeros(size + 1, dtype=np.int32)
+
+    def largest(self, rows: Tensor, counts: Ints, size: int) -> Cuts:
+        """The cut of each row."""
+        threshold, last = np.empty(len(rows), dtype=np.int32), np.empty(len(rows), dtype=np.int64)
+        topk.cut_rows(_bits(rows), counts, size, threshold, last, self._counts, self._near)
+        return Cuts(rows, size, counts, threshold, last)
+
+
+def _bits(rows: Tensor) -> np.ndarray[Any, np.dtype[np.int32]]:
+    return rows.numpy().view(np.int32)
+
+
+def warm_picks() -> None:
+    """Compile every kernel, with the types of real calls."""
+    chosen = KernelPicks(8).largest(torch.ones(2, 8), np.array([3, 5]), 8)
+    chosen.add_to(torch.zeros(8), np.ones(2))
+    for call in (chosen.mask, chosen.rest, lambda: chosen.positions(1)):
+        call()
+    topk.positions(np.arange(8, dtype=np.int32), 3)

@@ -1,0 +1,89 @@
+"""Which entries of many rows are kept: cut once, then summed, remembered, masked or listed as the caller needs.
+
+An exact number of the largest magnitudes of every row, with the tie rule of `compression.selection.largest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanfed.compression.selection import largest
+from leanfed.records import Floats, Ints
+
+
+class Chosen(Protocol):
+    """What was chosen of the first `size` entries of each row; valid as long as the rows are left alone."""
+
+    def positions(self, row: int) -> Tensor:
+        """(count,) of one row, increasing."""
+        ...
+
+    def mask(self) -> Tensor:
+        """(rows, size): one where an entry was chosen, else zero."""
+        ...
+
+    def rest(self) -> Tensor:
+        """(rows, size): the rows with the chosen entries taken out, what error feedback remembers."""
+        ...
+
+    def add_to(self, total: Tensor, weight: Floats) -> None:
+        """total (size,) += sum over the rows of weight x the chosen entries, in one pass."""
+        ...
+
+
+class Picks(Protocol):
+    """How a learner's machine selects."""
+
+    def largest(self, rows: Tensor, counts: Ints, size: int) -> Chosen:
+        """The `counts[row]` largest magnitudes among each row's first `size` entries; `rows` is contiguous."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class Positions:
+    """Chosen entries as a list of positions per row."""
+
+    rows: Tensor  # (rows, size or more)
+    size: int
+    places: Sequence[Tensor]  # (count,) int64 each
+
+    def positions(self, row: int) -> Tensor:
+        """As listed."""
+        return self.places[row]
+
+    def mask(self) -> Tensor:
+        """Ones at the positions."""
+        mask = torch.zeros(len(self.places), self.size)
+        for row, places in enumerate(self.places):
+            mask[row, places] = 1
+        return mask
+
+    def rest(self) -> Tensor:
+        """Zeros at the positions."""
+        rest = self.rows[:, : self.size].clone()
+        for row, places in enumerate(self.places):
+            rest[row, places] = 0
+        return rest
+
+    def add_to(self, total: Tensor, weight: Floats) -> None:
+        """Row by row."""
+        for row, (places, factor) in enumerate(zip(self.places, weight.tolist(), strict=True)):
+            total.index_add_(0, places, self.rows[row, places], alpha=factor)
+
+
+@final
+class NumpyPicks:
+    """One row at a time with `compression.selection.largest`."""
+
+    def largest(self, rows: Tensor, counts: Ints, size: int) -> Positions:
+        """Positions of each row's largest."""
+        magnitudes = np.abs(rows.numpy()[:, :size])
+        places = [largest(row, count) for row, count in zip(magnitudes, counts.tolist(), strict=True)]
+        return Positions(rows, size, [torch.from_numpy(row) for row in places])

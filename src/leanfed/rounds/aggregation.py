@@ -1,0 +1,81 @@
+"""What the server makes of a round's uploads: one update out of many, by a rule that is chosen by name."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Final, Literal, final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from leanfed.algorithms.base import Algorithm
+from leanfed.algorithms.contract import ServerState, Training
+from leanfed.algorithms.uploads import Listed, Upload
+from leanfed.records import Floats, Section
+from leanfed.registry import Registry
+from leanfed.rounds.exchange import STATISTICS, Answers
+
+
+class Aggregation(Section):
+    """A rule of aggregation: its settings, and how it combines uploads.
+
+    The smallest that works, the largest of every entry:
+
+    >>> import numpy as np
+    >>> class Largest(Aggregation):
+    ...     def combine(self, size, gamma, uploads):
+    ...         return torch.stack([upload.dense() for upload in uploads]).amax(0)
+    >>> sent = [Upload(2, torch.tensor([1.0, 5.0])), Upload(2, torch.tensor([3.0]), torch.tensor([0]))]
+    >>> Largest().combine(2, np.array([0.5, 0.5]), sent).tolist()
+    [3.0, 5.0]
+    """
+
+    single_uploads: ClassVar[bool] = True
+    """Whether the rule must see every upload by itself; one that does not is served by sums, which are faster."""
+
+    @abstractmethod
+    def combine(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Tensor:
+        """(size,) from the uploads of a round and their weights gamma_n, in the order of the plan."""
+
+
+AGGREGATIONS: Final[Registry[type[Aggregation]]] = Registry("aggregation rule")
+
+
+@final
+@AGGREGATIONS.register("mean")
+class WeightedMean(Aggregation):
+    """sum of gamma_n g_n / sum of gamma_n over those who took part; what was not sent counts as zero.
+
+    Eq. (6) has the sum over all clients, where the gammas add to one.
+    """
+
+    name: Literal["mean"] = "mean"
+    single_uploads = False
+
+    @override
+    def combine(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Tensor:
+        total = torch.zeros(size)
+        Listed(uploads).add_to(total, gamma)
+        return divided(total, gamma)
+
+
+def divided(total: Tensor, gamma: Floats) -> Tensor:
+    """A weighted sum as a mean; zero where no weight is."""
+    weight = sum(gamma.tolist())
+    return total.div_(weight) if weight > 0 else total
+
+
+def update_server(
+    algorithm: Algorithm, rule: Aggregation, server: ServerState, answers: Answers, training: Training, number: int
+) -> ServerState:
+    """The server after a round: uploads combined by the rule, then the method's step along them."""
+    if answers.total is not None:
+        mean = divided(answers.total, answers.gamma)
+    else:
+        mean = rule.combine(len(server.shared), answers.gamma, answers.uploads)
+    after = algorithm.step(server, mean, training, number)
+    if answers.statistics is None:
+        return after
+    return ServerState(after.shared, {**after.memory, STATISTICS: answers.statistics})

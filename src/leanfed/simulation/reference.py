@@ -1,0 +1,36 @@
+"""The reference engine: a plain loop over clients, to read and to compare with."""
+
+from __future__ import annotations
+
+from typing import final
+
+from typing_extensions import override
+
+from leanfed.algorithms.contract import ServerState
+from leanfed.records import RoundPlan
+from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.engine import Engine
+from leanfed.rounds.exchange import Answers, Collector, train
+from leanfed.rounds.world import World
+
+
+@final
+class ReferenceEngine(Engine):
+    """One client after another: any model, any method."""
+
+    name = "reference"
+
+    def __init__(self, world: World, wire: str | None = None) -> None:
+        self.world = world
+        self.learner = world.new_learner()
+        self.wire = wire
+
+    @override
+    def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
+        world, collector = self.world, Collector(len(server.shared), single=single, wire=self.wire)
+        for client, k, r in zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True):
+            cohort = world.alone(clients[client], client, plan.round, k, r)
+            updates = train(world.algorithm, server, cohort, self.learner)
+            clients[client] = updates.state(0)
+            collector.receive(world.task.gamma[[client]], updates)
+        return collector.answers()
