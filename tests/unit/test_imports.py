@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "leanfed"
-VOCABULARY = {"errors", "files", "records", "registry", "results", "streams"}
+VOCABULARY = {"errors", "files", "quantities", "records", "registry", "results", "streams"}
 MAY_IMPORT = {
     "tasks": VOCABULARY,
     "compression": VOCABULARY,
@@ -30,10 +30,11 @@ MAY_IMPORT["cli"] = MAY_IMPORT["runs"] | {"runs", "reproduction", "deployment", 
 VOCABULARY_MAY_IMPORT = {
     "errors": set(),
     "streams": set(),
+    "quantities": {"errors"},
     "records": {"errors"},
     "registry": {"errors"},
     "files": {"errors"},
-    "results": {"errors", "files"},
+    "results": {"errors", "files", "quantities"},
 }
 LIGHT = [
     *("leanfed", "leanfed.results", "leanfed.wireless", "leanfed.allocation", "leanfed.cli"),
