@@ -10,7 +10,7 @@ of `COLUMNS` and the place that computes it (CONTRIBUTING, "A row column").
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 R, C, E = ("rounds",), ("clients",), ("evaluations",)  # the tables
@@ -190,8 +190,3 @@ def in_order(names: Iterable[str]) -> list[str]:
     """Columns in the order of the schema."""
     places = {name: place for place, name in enumerate(SCHEMA)}
     return sorted(names, key=lambda name: places.get(name, len(places)))
-
-
-def texts(cost: Cost) -> dict[str, str | float | bool]:
-    """A cost's look as JSON holds it."""
-    return {field.name: getattr(cost, field.name) for field in fields(cost)}
