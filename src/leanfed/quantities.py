@@ -29,7 +29,7 @@ class Cost:
     narrow: str = ""  # the same where many columns stand side by side
     title: str = ""  # of an axis, on the page and in papers
     short: str = ""  # one word: choices on the page, names of files
-    word: str = ""  # the same as a heading in the terminal
+    word: str = ""  # heading in the terminal
     picture: str = ""  # under the pictures of `leanfed compare`
     brief: str = ""  # heading of the live table
     said: str = ""  # after a number in a line of text
@@ -40,7 +40,7 @@ class Cost:
         """With every text filled in."""
         unit, label = self.unit or quantity.unit, quantity.label
         short, head = self.short or label, self.head or f"{label} [{unit}]"
-        word = self.word or short
+        word = self.word or self.short or head
         return replace(
             self,
             axis=self.axis or quantity.name,

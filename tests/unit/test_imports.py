@@ -71,6 +71,19 @@ def test_every_module_at_the_top_is_known() -> None:
     assert top == VOCABULARY
 
 
+def test_only_the_planner_of_the_report_knows_allocation_and_wireless() -> None:
+    report = PACKAGE / "report"
+    for file in report.rglob("*.py"):
+        if file.relative_to(report).parts[0] not in ("planner", "live"):
+            assert not imported_rooms(file) & {"allocation", "wireless"}, file.relative_to(PACKAGE)
+
+
+def test_a_report_is_made_without_the_solver() -> None:
+    check = "import sys, leanfed.report.page, leanfed.report.data; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"numba", "cvxpy", "scipy", "leanfed.allocation", "leanfed.wireless"} & set(told)
+
+
 @pytest.mark.parametrize("module", LIGHT)
 def test_light_modules_do_not_load_torch(module: str) -> None:
     check = f"import sys, {module}; sys.exit('torch' in sys.modules)"

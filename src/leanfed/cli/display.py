@@ -108,7 +108,7 @@ def _accuracy_table(runs: Sequence[ComparedRun]) -> Table:
 
 def _target_table(runs: Sequence[ComparedRun], target: float) -> Table:
     """What it cost each run to reach a target accuracy; a dash where that is not known."""
-    shown = {axis: cost.word for axis, (_, cost) in costs().items()}
+    shown = {axis: escape(cost.word) for axis, (_, cost) in costs().items()}
     table = Table("run", *shown.values(), title=f"to {target:.0%} accuracy")
     for run in runs:
         spent = run.cost_of(target) or {}
