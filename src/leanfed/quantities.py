@@ -122,9 +122,9 @@ COLUMNS: Final = (
     Quantity("computation_s", C, float, "s", "computation time"),
     Quantity("energy_j", R + C, float, "J", "energy", "sum", "sum", in_summary=True, cost=JOULES),
     Quantity("upload_bits", R + C, float, "bit", "uploads", "sum", "sum", in_summary=True, cost=GIGABITS),
-    Quantity("exact_bits", R + C, float, "bit", "exact count of the uploads", "sum", "sum"),
-    Quantity("paper_bits", R + C, float, "bit", "the paper's count of the uploads", "sum", "sum"),
-    Quantity("coded_bits", R + C, float, "bit", "coded uploads", "sum", "sum"),
+    Quantity("exact_bits", R + C, float, "bit", "exact count (entropy bound)", "sum", "sum"),
+    Quantity("paper_bits", R + C, float, "bit", "the paper's count", "sum", "sum"),
+    Quantity("coded_bits", R + C, float, "bit", "coded bytes on the wire", "sum", "sum"),
     Quantity("download_bits", R, float, "bit", "broadcast", "none", "sum"),
     Quantity("flops", R + C, float, "FLOP", "computation", "sum", "sum", in_summary=True, cost=TFLOPS),
     # Theorem 1, where it is measured.

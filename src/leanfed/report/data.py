@@ -66,6 +66,7 @@ def report_data(
         "version": version("leanfed"),
         "costs": _costs(),
         "scores": _scores(),
+        "counts": parts.counts(),
         "sources": SOURCES,
         "groups": [_group(group, runs) for group in groups],
         "runs": shown,

@@ -82,13 +82,6 @@
     },
   });
 
-  const COUNTS = [
-    { key: "dense", label: "dense: every value, 32 bits each" },
-    { key: "paper", label: "the paper's count" },
-    { key: "exact", label: "exact count (entropy bound)" },
-    { key: "wire", label: "coded bytes on the wire" },
-  ];
-
   lf.figures.push({
     id: "bits", section: "compare",
     title: "Bits on the air: how far each method stays below sending everything",
@@ -98,7 +91,7 @@
       if (!groups.length) return { missing: data.runs[0].bits.missing || "All methods are hidden. Choose at least one above." };
       const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
       const unit = per === "upload" ? 1e3 : 1e9, unitName = per === "upload" ? "kbit per upload" : "Gbit of all uploads";
-      const rows = [], traces = COUNTS.map(({ key, label }, place) => {
+      const rows = [], traces = Object.entries(data.counts).map(([key, label], place) => {
         const look = lf.look(place), values = groups.map(({ group, runs }) => {
           const known = runs.filter((run) => run.bits[key] !== null).map((run) => run.bits[key] / (per === "upload" ? run.bits.uploads : 1) / unit);
           const value = known.length ? mean(known) : null;
@@ -109,7 +102,7 @@
           text: values.map((value) => (value === null ? "" : lf.number(value, 3))), textposition: "outside", cliponaxis: false, textangle: 0,
           hovertemplate: `%{y}, ${label}: %{x:.4g} ${unitName}<extra></extra>` };
       }).filter((trace) => trace.x.some((value) => value !== null)).reverse();
-      const wire = rows.some((row) => row[1] === COUNTS[3].label && row[2] !== null);
+      const wire = rows.some((row) => row[1] === data.counts.wire && row[2] !== null);
       const most = Math.max(...rows.map((row) => row[2] ?? 0));
       return {
         lead: "Shorter bars mean less air time; dense is what a plain upload of the shared part would take.",
