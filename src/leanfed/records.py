@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+STARVED_BELOW = 0.01  # a client whose k is lower hardly takes part
 
 
 class Section(BaseModel):

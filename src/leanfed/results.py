@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,15 @@ import numpy.typing as npt
 
 from leanfed.errors import StorageError
 from leanfed.files import explained, make_folder, read_json, write_atomically, write_json
+from leanfed.quantities import SCHEMA
 
 if TYPE_CHECKING:
     import polars as pl
 
-FORMAT = 1
 TABLES = ("rounds", "clients", "evaluations")
+FORMAT = 1  # of the run folder
+CHECKPOINT_FORMAT = 2
+RESUMED_SINCE = "0.1.0"  # runs begun by this version or a later one go on here bit for bit
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,30 @@ def find_runs(paths: list[Path]) -> list[RunFolder]:
     return found
 
 
+def check_resumable(folder: RunFolder) -> None:
+    """Refuse a run that a newer leanfed began, or an unfinished one whose rounds this version computes otherwise."""
+    known = read_json(folder.environment) if folder.environment.is_file() else {}
+    written = str((known.get("versions") or {}).get("leanfed", RESUMED_SINCE))
+    ours, manifest = version("leanfed"), folder.checkpoint / "manifest.json"
+    checkpoint = read_json(manifest).get("format", 0) if manifest.is_file() else 0
+    newer = known.get("format", 0) > FORMAT or checkpoint > CHECKPOINT_FORMAT
+    if newer or _release(written) > _release(ours):
+        raise StorageError(
+            f"{folder.path} was begun by leanfed {written}, and leanfed {ours} cannot go on with it bit for bit. "
+            "Resume it with that version or a later one; `leanfed compare` and `leanfed report` may read it."
+        )
+    if _release(written) < _release(RESUMED_SINCE) and not folder.finished:
+        raise StorageError(
+            f"{folder.path} was begun by leanfed {written}, whose rounds leanfed {ours} computes otherwise. "
+            f"Resume it with that version, or begin again: leanfed run {folder.settings} --out {folder.path}-again"
+        )
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """The numbers of a version, which compare as versions do; "0.2.0.dev1" counts as 0.2.0."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every value of a tree of settings under its full key."""
     for name, value in values.items():
@@ -195,7 +224,10 @@ def rows_to_arrays(tables: Mapping[str, pl.DataFrame]) -> dict[str, npt.NDArray[
 
 
 def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
-    """One table from files written with `rows_to_arrays`; NaN becomes empty again, files without it are passed over."""
+    """One table from files written with `rows_to_arrays`; NaN becomes empty again, files without it are passed over.
+
+    A column that only some of the files have, because an older version wrote the others, is empty in their rows.
+    """
     import polars as pl
     from safetensors.numpy import load_file
 
@@ -205,8 +237,24 @@ def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
             arrays = load_file(file)
         keys = sorted(key for key in arrays if key.startswith(f"{name}."))
         if keys:
-            parts.append(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None))
-    return pl.concat(parts) if parts else pl.DataFrame()
+            parts.append(typed(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None)))
+    return joined(parts)
+
+
+def joined(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Tables below each other; what one of them lacks is empty there."""
+    import polars as pl
+
+    filled = [part for part in parts if part.width]
+    return pl.concat(filled, how="diagonal_relaxed") if filled else pl.DataFrame()
+
+
+def typed(table: pl.DataFrame) -> pl.DataFrame:
+    """The columns that the schema knows in its types; others, of a newer version, as they are."""
+    import polars as pl
+
+    types = {int: pl.Int64(), float: pl.Float64()}
+    return table.cast({name: types[SCHEMA[name].type] for name in table.columns if name in SCHEMA})
 
 
 def read_parquet(path: Path) -> pl.DataFrame:

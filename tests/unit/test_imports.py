@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "leanfed"
-VOCABULARY = {"errors", "files", "records", "registry", "results", "streams"}
+VOCABULARY = {"errors", "files", "quantities", "records", "registry", "results", "streams"}
 MAY_IMPORT = {
     "tasks": VOCABULARY,
     "compression": VOCABULARY,
@@ -30,10 +30,11 @@ MAY_IMPORT["cli"] = MAY_IMPORT["runs"] | {"runs", "reproduction", "deployment", 
 VOCABULARY_MAY_IMPORT = {
     "errors": set(),
     "streams": set(),
+    "quantities": {"errors"},
     "records": {"errors"},
     "registry": {"errors"},
     "files": {"errors"},
-    "results": {"errors", "files"},
+    "results": {"errors", "files", "quantities"},
 }
 LIGHT = [
     *("leanfed", "leanfed.results", "leanfed.wireless", "leanfed.allocation", "leanfed.cli"),
@@ -68,6 +69,19 @@ def test_the_vocabulary_knows_no_room(module: str) -> None:
 def test_every_module_at_the_top_is_known() -> None:
     top = {p.stem for p in PACKAGE.glob("*.py")} - {"__init__"}
     assert top == VOCABULARY
+
+
+def test_only_the_planner_of_the_report_knows_allocation_and_wireless() -> None:
+    report = PACKAGE / "report"
+    for file in report.rglob("*.py"):
+        if file.relative_to(report).parts[0] not in ("planner", "live"):
+            assert not imported_rooms(file) & {"allocation", "wireless"}, file.relative_to(PACKAGE)
+
+
+def test_a_report_is_made_without_the_solver() -> None:
+    check = "import sys, leanfed.report.page, leanfed.report.data; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"numba", "cvxpy", "scipy", "leanfed.allocation", "leanfed.wireless"} & set(told)
 
 
 @pytest.mark.parametrize("module", LIGHT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,12 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from leanfed.quantities import SCHEMA, costs
+
 if TYPE_CHECKING:
     from leanfed.runs.compare import ComparedRun
 
+WIDEST = 100_000  # letters of a line that is not for a terminal
 screen = Console()
 notices = Console(stderr=True)
 
@@ -29,8 +33,9 @@ def show_table(table: Table) -> None:
     title, caption = table.title, table.caption
     table.title = table.caption = table.box = None
     table.pad_edge = table.collapse_padding = False
-    with screen.capture() as taken:
-        screen.print(table, width=10_000, crop=False)
+    plain = Console(file=io.StringIO(), width=WIDEST, color_system=None, force_terminal=False)
+    with plain.capture() as taken:
+        plain.print(table, no_wrap=True, overflow="ignore", crop=False)
     body = [line.rstrip() for line in taken.get().splitlines()]
     lines = [*([str(title)] if title else []), *body, *([str(caption)] if caption else [])]
     screen.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
@@ -70,11 +75,11 @@ def show_comparison(
 ) -> None:
     """The tables and the picture of several runs; the brief picture has accuracy over rounds and seconds only."""
     from leanfed.results import find_runs
-    from leanfed.runs.compare import DRAWN, draw_comparison, read_run
+    from leanfed.runs.compare import draw_comparison, read_run
 
     # Best first: in the tables, and in the order of the colours.
     runs = sorted((read_run(folder) for folder in find_runs(list(folders))), key=lambda run: -run.accuracy[-1])
-    draw_comparison(runs, picture, ("rounds", "latency_s") if brief else DRAWN, loss=not brief)
+    draw_comparison(runs, picture, ("rounds", "latency_s") if brief else None, loss=not brief)
     if as_json:
         made = {"picture": str(picture), **({"page": str(page)} if page else {})}
         typer.echo(json.dumps({"runs": [run.row(targets) for run in runs], **made}))
@@ -90,22 +95,23 @@ def show_comparison(
 
 
 def _accuracy_table(runs: Sequence[ComparedRun]) -> Table:
-    """Where each run ended."""
-    binary = all(run.f1 for run in runs)
-    table = Table("run", "rounds", "accuracy", "worst decile", "majority guess", *(["pooled F1"] if binary else []))
+    """Where each run ended; a dash where an older version did not write a column."""
+    names = ("accuracy", "worst_decile", "majority_guess", *(["f1"] if all(run.f1 for run in runs) else []))
+    table = Table("run", "rounds", *(SCHEMA[name].label for name in names))
     for run in runs:
-        numbers = (run.accuracy[-1], run.worst_decile[-1], run.majority_guess, *(run.f1[-1:] if binary else []))
-        table.add_row(escape(run.name), f"{run.spent['rounds'][-1]:.0f}", *(f"{number:.4f}" for number in numbers))
+        row = run.row(())
+        numbers = (row[name] for name in names)
+        cells = ("-" if number is None else f"{number:.4f}" for number in numbers)
+        table.add_row(escape(run.name), f"{run.spent['rounds'][-1]:.0f}", *cells)
     return table
 
 
 def _target_table(runs: Sequence[ComparedRun], target: float) -> Table:
-    """What it cost each run to reach a target accuracy."""
-    table = Table("run", "rounds", "seconds", "joules", "gigabits", "TFLOPs", title=f"to {target:.0%} accuracy")
+    """What it cost each run to reach a target accuracy; a dash where that is not known."""
+    shown = {axis: escape(cost.word) for axis, (_, cost) in costs().items()}
+    table = Table("run", *shown.values(), title=f"to {target:.0%} accuracy")
     for run in runs:
-        cost = run.cost_of(target)
-        table.add_row(
-            escape(run.name),
-            *(["not reached", *"-" * 4] if cost is None else [f"{value:.4g}" for value in cost.values()]),
-        )
+        spent = run.cost_of(target) or {}
+        cells = [f"{spent[axis]:.4g}" if axis in spent else "-" for axis in shown]
+        table.add_row(escape(run.name), *(cells if spent else ["not reached", *cells[1:]]))
     return table

@@ -21,6 +21,8 @@ from rich.table import Table
 
 from leanfed.cli.display import notices, screen, show_table
 from leanfed.errors import LeanfedError
+from leanfed.quantities import SCHEMA, Quantity, summarised
+from leanfed.quantities import spent as spent_costs
 from leanfed.results import RunFolder
 
 if TYPE_CHECKING:
@@ -29,20 +31,6 @@ if TYPE_CHECKING:
 Listener = Callable[["RoundRecord"], None]
 SHOWN = 8  # tested rounds in the live table
 LINES = 20  # plain lines of a whole run, about
-SPENT = {"latency_s": 1.0, "energy_j": 1.0, "upload_bits": 1e9}  # column -> what one unit of it is shown as
-
-RESULTS = (  # label, key of the summary, unit, what one unit is
-    ("accuracy", "accuracy", "", 1.0),
-    ("worst decile", "worst_decile", "", 1.0),
-    ("majority guess", "majority_guess", "", 1.0),
-    ("pooled F1", "f1", "", 1.0),
-    ("F1 of the majority guess", "majority_f1", "", 1.0),
-    ("loss", "loss", "", 1.0),
-    ("simulated time", "latency_s", "s", 1.0),
-    ("energy", "energy_j", "J", 1.0),
-    ("uploaded", "upload_bits", "Gbit", 1e9),
-    ("computed", "flops", "TFLOP", 1e12),
-)
 
 
 class Stopped(KeyboardInterrupt):
@@ -92,12 +80,12 @@ class RoundTable:
 
     def add(self, row: dict[str, Any]) -> bool:
         """Take a round in; tells whether it was tested."""
-        for column in SPENT:
-            self.spent[column] += row[column]
+        for column in self.spent:
+            self.spent[column] += row.get(column) or 0.0
         if row["accuracy"] is None:
             return False
         scores = (row["accuracy"], row["worst_decile"], row["loss"])
-        spent = (f"{self.spent[column] / unit:,.4g}" for column, unit in SPENT.items())
+        spent = (f"{self.spent[column] / cost.scale:,.4g}" for column, cost in spent_costs(plotted=True).items())
         rates = (f"{row['k_mean']:.3f}", f"{row['r_mean']:.3f}", str(row["participants"]))
         self.rows.append((str(row["round"] + 1), *(f"{score:.4f}" for score in scores), *spent, *rates))
         return True
@@ -105,7 +93,9 @@ class RoundTable:
     def table(self) -> Table:
         """As it stands."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for heading in ("round", "accuracy", "worst decile", "loss", "sim s", "joules", "Gbit", "k", "r", "clients"):
+        scores = (SCHEMA[name].label for name in ("round", "accuracy", "worst_decile", "loss"))
+        costs = (cost.brief for cost in spent_costs(plotted=True).values())
+        for heading in (*scores, *costs, "k", "r", "clients"):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in self.rows:
             table.add_row(*row)
@@ -114,11 +104,12 @@ class RoundTable:
 
 def _spent_before(folder: Path) -> dict[str, float]:
     """What the rounds of a run that is resumed have cost already."""
+    columns = spent_costs(plotted=True)
     try:
         table = RunFolder(folder).read_table("rounds")
     except LeanfedError:  # it begins
-        return dict.fromkeys(SPENT, 0.0)
-    return {column: float(table[column].sum()) for column in SPENT}
+        return dict.fromkeys(columns, 0.0)
+    return {column: float(table[column].sum()) if column in table.columns else 0.0 for column in columns}
 
 
 @contextmanager
@@ -152,11 +143,11 @@ def _plain_lines(name: str, rounds: int, folder: Path) -> Iterator[Listener]:
         part = number * LINES // rounds
         if table.add(row) and (part > last or number == rounds):
             last = part
+            costs = spent_costs(plotted=True)
+            spent = (f"{table.spent[column] / cost.scale:.4g} {cost.said}" for column, cost in costs.items())
             notices.print(
                 f"{name}: round {number} of {rounds}, accuracy {row['accuracy']:.4f} "
-                f"(majority guess {row['majority_guess']:.4f}), loss {row['loss']:.4f}, "
-                f"{table.spent['latency_s']:.4g} simulated s, {table.spent['energy_j']:.4g} J, "
-                f"{table.spent['upload_bits'] / 1e9:.4g} Gbit",
+                f"(majority guess {row['majority_guess']:.4f}), loss {row['loss']:.4f}, {', '.join(spent)}",
                 highlight=False,
                 soft_wrap=True,
                 markup=False,
@@ -165,15 +156,22 @@ def _plain_lines(name: str, rounds: int, folder: Path) -> Iterator[Listener]:
     yield listen
 
 
+def _place_at_the_end(quantity: Quantity) -> tuple[bool, bool]:
+    """Rates come first, then the loss, then what was spent."""
+    return quantity.unit != "1", quantity.score is not None and quantity.score.better == "down"
+
+
 def show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     """The end of a run."""
     if as_json:
         typer.echo(json.dumps({**summary, "folder": str(folder)}))
         return
     table = Table("", "", title=f"{escape(summary['name'])} after {summary['rounds']} rounds", show_header=False)
-    for label, key, unit, size in RESULTS:
-        if isinstance(summary.get(key), (int, float)):  # a fleet measures what a simulation counts, and the reverse
-            number = summary[key] / size
-            table.add_row(label, f"{number:,.4g} {unit}" if unit else f"{number:.4f}")
+    for quantity in sorted(summarised(), key=_place_at_the_end):
+        number, cost = summary.get(quantity.name), quantity.cost
+        if isinstance(number, (int, float)):  # a fleet measures what a simulation counts, and the reverse
+            scale, unit = (cost.scale, cost.unit) if cost else (1.0, quantity.unit)
+            shown = f"{number:.4f}" if unit == "1" else f"{number / scale:,.4g} {unit}"
+            table.add_row(cost.ended if cost else quantity.label, shown)
     show_table(table)
     screen.print(f"wrote {folder}", highlight=False, soft_wrap=True, markup=False)

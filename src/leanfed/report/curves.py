@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from leanfed.charts.costs import AXES, first_crossing
+from leanfed.charts.costs import first_crossing
+from leanfed.quantities import costs, scores, spent
 from leanfed.records import Floats
 from leanfed.report.packing import floats, thinned
 from leanfed.report.read import Lacking, RunFiles
 
-METRICS: Final = {"accuracy": "test accuracy", "loss": "test loss", "worst_decile": "test accuracy, worst decile"}
 POINTS = 300  # of a curve
 GRID = 200  # of a mean over seeds
 
@@ -42,17 +42,18 @@ def run_curve(run: RunFiles) -> RunCurve:
     tested = np.isfinite(accuracy)
     if not tested.any():
         raise Lacking(f"{run.folder.table('rounds')} has no evaluated round yet (column 'accuracy' is empty)")
-    spent = {}
-    for axis, (column, unit, _) in AXES.items():
-        if column is None:
-            spent[axis] = (run.column("rounds", "round") + 1)[tested]
-        elif run.has("rounds", column):
-            spent[axis] = (np.nancumsum(run.column("rounds", column)) / unit)[tested]
-    value = {"accuracy": accuracy[tested]}
-    for metric in METRICS:
-        if metric != "accuracy" and run.has("rounds", metric):
-            value[metric] = run.column("rounds", metric)[tested]
-    return RunCurve(spent, value)
+    passed = {}
+    for axis, (quantity, cost) in costs().items():
+        if run.whole("rounds", quantity.name):
+            column = run.column("rounds", quantity.name)
+            passed[axis] = (column + 1 if quantity.over_rounds == "count" else np.cumsum(column) / cost.scale)[tested]
+    value = {name: run.column("rounds", name)[tested] for name in metrics() if run.has("rounds", name)}
+    return RunCurve(passed, value)
+
+
+def metrics() -> list[str]:
+    """The scores that the page draws, by column."""
+    return [name for name, (_, score) in scores().items() if score.title]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ def costs_of(curves: Sequence[RunCurve], target: float) -> dict[str, list[float 
             else None
             for curve in curves
         ]
-        for axis in AXES
+        for axis in costs()
     }
 
 
@@ -113,9 +114,8 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 def final_values(run: RunFiles, curve: RunCurve | None) -> Mapping[str, float | None]:
     """Where a run stands: its last evaluation, and what it has spent in all."""
     last = {metric: float(values[-1]) for metric, values in curve.value.items()} if curve else {}
-    spent = {
-        column: float(np.nansum(run.column("rounds", column))) if run.has("rounds", column) else None
-        for column in ("latency_s", "energy_j", "upload_bits", "flops")
+    total = {
+        column: float(run.column("rounds", column).sum()) if run.whole("rounds", column) else None for column in spent()
     }
     guess = run.column("rounds", "majority_guess")[-1] if run.has("rounds", "majority_guess") else None
-    return {**dict.fromkeys(METRICS), **last, **spent, "majority_guess": guess}
+    return {**dict.fromkeys(metrics()), **last, **total, "majority_guess": guess}

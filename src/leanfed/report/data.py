@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from leanfed.charts.costs import AXES
 from leanfed.errors import StorageError
+from leanfed.quantities import SCHEMA, costs, scores
 from leanfed.report import measured, parts, planned
-from leanfed.report.curves import METRICS, RunCurve, band, costs_of, final_values, mean_of, run_curve
+from leanfed.report.curves import RunCurve, band, costs_of, final_values, mean_of, metrics, run_curve
 from leanfed.report.groups import METHOD_NAMES, Group, dataset_name, group_runs, partition_name
 from leanfed.report.packing import clean
 from leanfed.report.published import Published, differences
@@ -64,8 +64,9 @@ def report_data(
         "title": title or _title(groups, runs),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": version("leanfed"),
-        "axes": {axis: label for axis, (_, _, label) in AXES.items()},
-        "metrics": METRICS,
+        "costs": _costs(),
+        "scores": _scores(),
+        "counts": parts.counts(),
         "sources": SOURCES,
         "groups": [_group(group, runs) for group in groups],
         "runs": shown,
@@ -75,6 +76,30 @@ def report_data(
     }
     result: dict[str, Any] = clean(data)
     return result
+
+
+def _costs() -> list[dict[str, Any]]:
+    """Every cost: its axis, the column it is the sum of, its unit, and how tables and curves call it."""
+    plotted = {axis: place for place, axis in enumerate(costs(plotted=True))}
+    return [
+        {
+            "column": quantity.name,
+            "summed": quantity.over_rounds == "sum",
+            **{name: getattr(cost, name) for name in ("axis", "scale", "unit", "short", "title", "head", "narrow")},
+            "plotted": plotted.get(axis),  # its place among the choices
+        }
+        for axis, (quantity, cost) in costs().items()
+    ]
+
+
+def _scores() -> dict[str, dict[str, Any]]:
+    """What says how good a model is: its label and, where curves of it are drawn, their title."""
+    drawn = {name: {"title": score.title, "better": score.better} for name, (_, score) in scores().items()}
+    return {
+        quantity.name: {"label": quantity.label, **drawn.get(quantity.name, {"title": ""})}
+        for quantity in SCHEMA.values()
+        if quantity.over_rounds == "last" and quantity.in_summary
+    }
 
 
 def _unique(paths: Sequence[Path]) -> list[Any]:
@@ -139,8 +164,8 @@ def _bands(groups: Sequence[Group], curves: Sequence[RunCurve | None]) -> list[d
     found = []
     for number, group in enumerate(groups):
         members = [curve for member in group.members if (curve := curves[member]) is not None]
-        for axis in AXES:
-            for metric in METRICS:
+        for axis in costs():
+            for metric in metrics():
                 drawn = band(members, axis, metric)
                 if drawn is not None:
                     found.append({"group": number, "axis": axis, "metric": metric, **drawn.packed()})
@@ -158,12 +183,12 @@ def _target(
     rows = []
     for number, group in enumerate(groups):
         members = [curve for member in group.members if (curve := curves[member]) is not None]
-        costs = costs_of(members, target)
+        spent = costs_of(members, target)
         row: dict[str, Any] = {
             "group": number,
-            "seeds": costs,
-            "mean": {axis: mean_of(values) for axis, values in costs.items()},
-            "reached": sum(value is not None for value in costs["rounds"]),
+            "seeds": spent,
+            "mean": {axis: mean_of(values) for axis, values in spent.items()},
+            "reached": sum(value is not None for value in spent["rounds"]),
             "of": len(members),
         }
         found = published.time_to(runs[group.members[0]], target)

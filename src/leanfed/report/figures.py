@@ -12,18 +12,11 @@ import numpy as np
 from leanfed.charts.publication import Map, Series, draw_bars, draw_lines, draw_maps
 from leanfed.charts.tables import Block, latex
 from leanfed.files import make_folder, write_text
+from leanfed.quantities import SCHEMA, costs, scores, spent
 from leanfed.report.packing import unpacked
 
 Data = Mapping[str, Any]
-AXES: Final = {
-    "latency_s": ("seconds", "simulated time [s]"),
-    "energy_j": ("joules", "energy of all clients [J]"),
-    "gigabits": ("bits", "uploads of all clients [Gbit]"),
-    "rounds": ("rounds", "rounds"),
-}
-METRICS: Final = {"accuracy": "test accuracy", "loss": "test loss", "worst_decile": "accuracy, worst decile"}
 COUNTS: Final = {"dense": "dense", "paper": "paper's count", "exact": "exact count", "wire": "coded"}
-COSTS: Final = {"rounds": "rounds", "latency_s": "time [s]", "energy_j": "energy [J]", "gigabits": "uploads [Gbit]"}
 
 
 def write_figures(data: Data, folder: Path, kind: str) -> list[Path]:
@@ -40,13 +33,13 @@ def write_figures(data: Data, folder: Path, kind: str) -> list[Path]:
 def _curves(data: Data, folder: Path, kind: str) -> list[Path]:
     """Every metric over every cost, mean and band over seeds."""
     written = []
-    for metric, y_label in METRICS.items():
-        for axis, (short, x_label) in AXES.items():
+    for metric, (_, score) in scores().items():
+        for axis, (_, cost) in costs(plotted=True).items():
             bands = [band for band in data["bands"] if (band["axis"], band["metric"]) == (axis, metric)]
             lines = [_line(data, band) for band in bands]
             if lines:
-                path = folder / f"{metric.replace('_', '-')}-{short}.{kind}"
-                draw_lines(path, lines, x_label, y_label, floor=_floor(data) if metric == "accuracy" else None)
+                path = folder / f"{metric.replace('_', '-')}-{_slug(cost.short)}.{kind}"
+                draw_lines(path, lines, cost.title, score.picture, floor=_floor(data) if metric == "accuracy" else None)
                 written.append(path)
     return written
 
@@ -155,29 +148,30 @@ def _measured(data: Data, folder: Path, kind: str) -> list[Path]:
 
 def _runs_table(data: Data) -> str:
     """Where every method ended, means over seeds."""
-    head = ["method", "seeds", "accuracy", "worst decile", "time [s]", "energy [J]", "uploads [Gbit]"]
-    columns = (("accuracy", 1.0), ("worst_decile", 1.0), ("latency_s", 1.0), ("energy_j", 1.0), ("upload_bits", 1e9))
+    rates, spends = ("accuracy", "worst_decile"), spent(plotted=True)
+    labels = [*(SCHEMA[name].label for name in rates), *(cost.narrow for cost in spends.values())]
     rows = []
     for group in data["groups"]:
         finals = [data["runs"][place]["final"] for place in group["runs"]]
-        cells = []
-        for name, unit in columns:
-            values = [final[name] / unit for final in finals if final.get(name) is not None]
-            cells.append(_cell(values, 3 if unit == 1.0 and name in ("accuracy", "worst_decile") else None))
+        cells = [_cell([final[name] for final in finals if final.get(name) is not None], 3) for name in rates]
+        for name, cost in spends.items():
+            cells.append(_cell([final[name] / cost.scale for final in finals if final.get(name) is not None], None))
         rows.append([group["label"], str(len(finals)), *cells])
+    head = ["method", "seeds", *labels]
     return latex([Block("", head, rows)], caption="Final results, means over seeds", label="tab:leanfed-runs")
 
 
 def _targets_table(data: Data) -> str:
     """What every target cost, means over seeds; the paper's time where there is one."""
     paper = any("paper" in row for target in data["targets"] for row in target["rows"])
-    head = ["method", *COSTS.values(), *(["paper's time [s]"] if paper else [])]
+    shown = {axis: cost.narrow for axis, (_, cost) in costs().items() if cost.plotted}
+    head = ["method", *shown.values(), *(["paper's time [s]"] if paper else [])]
     blocks = []
     for target in data["targets"]:
         rows = []
         for row in target["rows"]:
             label = data["groups"][row["group"]]["label"]
-            cells = [_cost(row, axis) for axis in COSTS]
+            cells = [_cost(row, axis) for axis in shown]
             published = [f"{row['paper']['seconds']:.4g}" if "paper" in row else "-"] if paper else []
             rows.append([label, *cells, *published])
         blocks.append(Block(f"to {100 * target['target']:g} % accuracy", head, rows))
@@ -185,6 +179,8 @@ def _targets_table(data: Data) -> str:
 
 
 def _cost(row: Mapping[str, Any], axis: str) -> str:
+    if row["mean"][axis] is None and row["reached"] == row["of"] > 0:  # rows of an older version lack this cost
+        return "-"
     if row["mean"][axis] is None:
         return f"{row['reached']} of {row['of']} seeds" if row["reached"] else "not reached"
     return f"{row['mean'][axis]:.4g}"

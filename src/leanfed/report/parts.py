@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from leanfed.quantities import SCHEMA
 from leanfed.records import Floats, Ints
 from leanfed.report.packing import floats, matrix, thinned, whole
 from leanfed.report.read import Flaw, Lacking, RunFiles
@@ -16,6 +17,7 @@ ROUNDS_OF_A_LINE = 400
 ROUNDS_OF_A_MAP = 200
 CLIENTS_OF_A_MAP = 150
 CLIENTS_OF_A_BAR = 400
+COUNTED = {"paper": "paper_bits", "exact": "exact_bits", "wire": "coded_bits"}  # count -> its column
 Part = dict[str, Any]
 
 
@@ -102,12 +104,18 @@ def energy_part(run: RunFiles) -> Part:
     }
 
 
+def counts() -> dict[str, str]:
+    """The four counts of an upload's bits, and how the page calls them."""
+    dense = {"dense": "dense: every value, 32 bits each"}
+    return dense | {name: SCHEMA[column].label for name, column in COUNTED.items()}
+
+
 def bits_part(run: RunFiles) -> Part:
     """Bits of all uploads by four counts: the paper's, the exact one, coded bytes on the wire, and dense."""
     uploads = float(run.column("rounds", "participants").sum())
     dense = run.column("rounds", "participants") * run.column("rounds", "download_bits")
-    counted = {name: float(np.nansum(run.column("rounds", f"{name}_bits"))) for name in ("paper", "exact")}
-    wire = float(np.nansum(run.column("rounds", "coded_bits"))) if run.has("rounds", "coded_bits") else None
+    counted = {name: float(np.nansum(run.column("rounds", COUNTED[name]))) for name in ("paper", "exact")}
+    wire = float(np.nansum(run.column("rounds", COUNTED["wire"]))) if run.has("rounds", COUNTED["wire"]) else None
     return {**counted, "wire": wire, "dense": float(dense.sum()), "uploads": uploads}
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from leanfed.allocation.solution import STARVED_BELOW
-from leanfed.records import Floats, Ints
+from leanfed.records import STARVED_BELOW, Floats, Ints
 from leanfed.report.packing import floats, thinned, whole
 from leanfed.report.parts import ROUNDS_OF_A_LINE, Part
 from leanfed.report.read import Lacking, RunFiles

@@ -13,10 +13,11 @@ from typing import Any
 
 from leanfed.errors import LeanfedError
 from leanfed.files import read_json
+from leanfed.quantities import costs
 from leanfed.report.groups import partition_name
 from leanfed.report.read import Flaw, RunFiles
 
-LATENCY = "latency (s)"
+LATENCY = costs()["latency_s"][1].paper
 SHARE = "latency over FedPer, equal"
 
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from leanfed.errors import LeanfedError
 from leanfed.files import read_json
+from leanfed.quantities import SCHEMA
 from leanfed.records import Floats
 from leanfed.results import TABLES, RunFolder, read_parquet
 
@@ -118,7 +119,8 @@ class RunFiles:
         if not frame.width:
             raise Lacking(f"{path} is not there or not readable")
         if name not in frame.columns:
-            raise Lacking(f"{path} has no column {name!r}; its columns are {', '.join(frame.columns)}")
+            since = f" (written since leanfed {SCHEMA[name].since})" if name in SCHEMA else ""
+            raise Lacking(f"{path} has no column {name!r}{since}; its columns are {', '.join(frame.columns)}")
         values = frame[name]
         if not (values.dtype.is_numeric() or values.dtype == pl.Null):
             raise Lacking(f"{path} column {name!r} holds {values.dtype}, not numbers")
@@ -130,6 +132,10 @@ class RunFiles:
             return bool(np.isfinite(self.column(table, name)).any())
         except Lacking:
             return False
+
+    def whole(self, table: str, name: str) -> bool:
+        """Whether a column has a number in every row; a run that an older version began may lack the first ones."""
+        return self.has(table, name) and bool(np.isfinite(self.column(table, name)).all())
 
 
 def read_run(folder: RunFolder) -> RunFiles:

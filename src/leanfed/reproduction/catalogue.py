@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from leanfed.quantities import costs
 from leanfed.registry import Registry
 from leanfed.reproduction.judging import Book, Labels, Number, Rule, Verdict, key_of
 from leanfed.reproduction.library import FinishedRun
@@ -76,7 +77,7 @@ class Form:
     columns: tuple[str, ...] = ()  # labels that make up a column's head
     block: str = ""  # the label that has a block of rows for each of its values
     page: tuple[str, ...] = ()  # blocks that the results page shows; all where none is named
-    x_label: str = "simulated time [s]"
+    x_label: str = costs()["latency_s"][1].title
     x_column: str = "seconds"  # its name in curves.parquet
     y_label: str = "test accuracy"
     panels: tuple[str, ...] = ()  # order and captions of the panels

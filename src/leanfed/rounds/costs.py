@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from leanfed.algorithms.base import Algorithm
 from leanfed.errors import SettingsError
+from leanfed.quantities import SCHEMA, in_order
 from leanfed.records import Floats, RoundPlan, Section
 from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.world import World
@@ -18,6 +20,8 @@ from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, SampledFlee
 from leanfed.wireless.fleet_file import read_fleet
 from leanfed.wireless.payload import dense_bits, exact_bits, mask_bits, paper_bits
 from leanfed.wireless.round_cost import RoundCost, Workload, round_cost
+
+OVER_CLIENTS: Final[dict[str, Callable[[Floats], Any]]] = {"sum": np.sum, "max": np.max, "mean": np.mean}
 
 
 class RadioSettings(Section):
@@ -69,17 +73,12 @@ class RoundBill:
     coded_bits: Floats | None  # where the codec is on
 
     def round_row(self) -> dict[str, Any]:
-        """Columns of the rounds table."""
-        return {
-            "latency_s": float(self.cost.round_latency_s),
-            "energy_j": float(self.cost.round_energy_j),
-            "upload_bits": float(self.cost.round_upload_bits),
-            "exact_bits": float(self.exact_bits.sum()),
-            "paper_bits": float(self.paper_bits.sum()),
-            "coded_bits": None if self.coded_bits is None else float(self.coded_bits.sum()),
-            "download_bits": float(self.cost.download_bits),
-            "flops": float(self.cost.round_flops),
-        }
+        """Columns of the rounds table: the clients', added up as the schema says, and what the round has by itself."""
+        row = {name: _over_clients(name, values) for name, values in self.client_columns().items()}
+        row = {name: value for name, value in row.items() if SCHEMA[name].over_clients != "none"}
+        row |= {} if self.coded_bits is not None else {"coded_bits": None}
+        row |= {"latency_s": float(self.cost.round_latency_s), "download_bits": float(self.cost.download_bits)}
+        return {name: row[name] for name in in_order(row)}
 
     def client_columns(self) -> dict[str, Any]:
         """Columns of the clients table."""
@@ -93,6 +92,14 @@ class RoundBill:
             "coded_bits": [None] * len(self.exact_bits) if self.coded_bits is None else self.coded_bits,
             "flops": self.cost.flops,
         }
+
+
+def _over_clients(name: str, values: Any) -> float | None:
+    """A round's value of a column from its participants'; empty where one of theirs is, or a largest of none."""
+    numbers, rule = np.asarray(values, dtype=float), SCHEMA[name].over_clients
+    if np.isnan(numbers).any() or rule not in OVER_CLIENTS or (not numbers.size and rule != "sum"):
+        return None
+    return float(OVER_CLIENTS[rule](numbers))
 
 
 class Accountant:

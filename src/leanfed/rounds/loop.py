@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from leanfed.algorithms.contract import ServerState
+from leanfed.quantities import type_of
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.costs import Accountant
@@ -148,6 +149,5 @@ def evaluation_columns(number: int, tested: Evaluation | None, clients: Sequence
 
 
 def typed_frame(columns: dict[str, Any]) -> pl.DataFrame:
-    """Columns with one type for each, so that rows of any two rounds fit together."""
-    whole = {"round", "client", "participants", "samples", "entries"}
-    return pl.DataFrame(columns, schema={name: pl.Int64 if name in whole else pl.Float64 for name in columns})
+    """Columns in the types of the schema, so that rows of any two rounds fit together."""
+    return pl.DataFrame(columns, schema={name: pl.Int64 if type_of(name) is int else pl.Float64 for name in columns})

@@ -21,7 +21,17 @@ import torch
 from leanfed.runs.describe import describe_world, write_devices
 from leanfed.runs.settings import Settings
 from leanfed.files import folder_lock, read_json, sha256_of, write_json, write_text
-from leanfed.results import TABLES, RunFolder, create_run_folder, write_summary, write_table
+from leanfed.quantities import Quantity, summarised
+from leanfed.results import (
+    FORMAT,
+    TABLES,
+    RunFolder,
+    check_resumable,
+    create_run_folder,
+    joined,
+    write_summary,
+    write_table,
+)
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.simulation.choose import choose_engine
 from leanfed.rounds.costs import Accountant
@@ -95,6 +105,7 @@ def describe(folder: RunFolder, settings: Settings, world: World) -> None:
 def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Listener = lambda record: None) -> Run:
     """Go on after a stop, bit for bit as if it had not happened; a finished run is read back."""
     folder = RunFolder(Path(out))
+    check_resumable(folder)
     settings = Settings.from_values(folder.read_settings(), str(folder.settings))
     with folder_lock(folder.path):
         if folder.finished:
@@ -143,6 +154,7 @@ def fingerprint(task: Task) -> str:
 def environment() -> dict[str, Any]:
     """Versions and machine, for whoever reads the results later."""
     return {
+        "format": FORMAT,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: version(name) for name in TRACKED},
@@ -240,7 +252,7 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
             rows.append(record.tables)
             last = progress.round == settings.rounds or arrived(settings, record.rounds)
             if last or progress.round % settings.run.checkpoint_every == 0:
-                checkpoints.save(progress, {name: pl.concat([each[name] for each in rows]) for name in TABLES})
+                checkpoints.save(progress, {name: joined(each[name] for each in rows) for name in TABLES})
                 rows = []
             if record.planned.reasons:
                 folder.log(
@@ -307,19 +319,19 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         "seed": settings.seed,
         "shared_size": world.split.shared_size,
         "private_size": world.split.private_size,
-        "accuracy": last["accuracy"],
-        "loss": last["loss"],
-        "worst_decile": last["worst_decile"],
-        "majority_guess": last["majority_guess"],
-        "f1": last.get("f1"),  # rows of older folders have none
+        **{quantity.name: last.get(quantity.name) for quantity in summarised("last")},
         "majority_f1": majority_f1(world.task),
         "best_accuracy": tested["accuracy"].max(),
-        "latency_s": float(rounds["latency_s"].sum()),
-        "energy_j": float(rounds["energy_j"].sum()),
-        "upload_bits": float(rounds["upload_bits"].sum()),
-        "flops": float(rounds["flops"].sum()),
+        **{quantity.name: _over_rounds(quantity, rounds) for quantity in summarised("sum", "max", "mean")},
         **(_last_bounds(rounds) if settings.theory.every else {}),
     }
+
+
+def _over_rounds(quantity: Quantity, rounds: pl.DataFrame) -> float | None:
+    """A run's value of a column; empty where rows of an older version lack it."""
+    if quantity.name not in rounds.columns or rounds[quantity.name].null_count():
+        return None
+    return float(getattr(rounds[quantity.name], quantity.over_rounds)())
 
 
 def _last_bounds(rounds: pl.DataFrame) -> dict[str, Any]:

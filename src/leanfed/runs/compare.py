@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
 
-from leanfed.charts.costs import AXES, first_crossing
+from leanfed.charts.costs import first_crossing
 from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.errors import StorageError
+from leanfed.quantities import Cost, Quantity, costs, scores
 from leanfed.results import RunFolder
-
-DRAWN = ("latency_s", "energy_j", "gigabits", "rounds")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ComparedRun:
     accuracy: list[float]
     loss: list[float]
     worst_decile: list[float]
-    majority_guess: float
+    majority_guess: float  # NaN where a folder does not tell
     f1: list[float] = field(default_factory=list)  # pooled over clients; empty where there are more than two classes
 
     def cost_of(self, target: float) -> dict[str, float] | None:
@@ -42,8 +42,8 @@ class ComparedRun:
             "rounds": self.spent["rounds"][-1],
             "accuracy": self.accuracy[-1],
             "best_accuracy": max(self.accuracy),
-            "worst_decile": self.worst_decile[-1],
-            "majority_guess": self.majority_guess,
+            "worst_decile": self.worst_decile[-1] if self.worst_decile else None,
+            "majority_guess": None if math.isnan(self.majority_guess) else self.majority_guess,
             **({"f1": self.f1[-1]} if self.f1 else {}),
             "time_to_accuracy": {f"{target:g}": self.cost_of(target) for target in targets},
         }
@@ -59,40 +59,48 @@ def read_run(folder: RunFolder) -> ComparedRun:
 
 
 def compared(name: str, algorithm: str, rounds: pl.DataFrame) -> ComparedRun:
-    """The evaluated rounds of a table of rounds."""
-    summed = [
-        (pl.col("round") + 1 if column is None else pl.col(column).cum_sum() / unit).alias(f"spent {axis}")
-        for axis, (column, unit, _) in AXES.items()
-    ]
-    tested = rounds.with_columns(summed).filter(pl.col("accuracy").is_not_null())
+    """The evaluated rounds of a table of rounds; a cost that rows of an older version lack has no axis."""
+    tested = rounds["accuracy"].is_not_null()
+
+    def found(column: str) -> list[float]:
+        values = rounds[column].filter(tested).to_list() if column in rounds.columns else []
+        return [] if None in values else values
+
+    spent = {axis: spent_so_far(rounds, quantity, cost) for axis, (quantity, cost) in costs().items()}
     return ComparedRun(
         name=name,
         algorithm=algorithm,
-        spent={axis: tested[f"spent {axis}"].to_list() for axis in AXES},
-        accuracy=tested["accuracy"].to_list(),
-        loss=tested["loss"].to_list(),
-        worst_decile=tested["worst_decile"].to_list(),
-        majority_guess=rounds["majority_guess"][0],
-        f1=tested["f1"].drop_nulls().to_list() if "f1" in tested.columns else [],
+        spent={axis: values.filter(tested).to_list() for axis, values in spent.items() if values is not None},
+        accuracy=found("accuracy"),
+        loss=found("loss"),
+        worst_decile=found("worst_decile"),
+        majority_guess=next(iter(found("majority_guess")), math.nan),
+        f1=found("f1"),
     )
 
 
-def draw_comparison(runs: Sequence[ComparedRun], path: Path, axes: Sequence[str] = DRAWN, *, loss: bool = True) -> None:
-    """Accuracy (and loss) against every cost; the floor is drawn where all runs share it."""
+def spent_so_far(rounds: pl.DataFrame, quantity: Quantity, cost: Cost) -> pl.Series | None:
+    """A cost after every round, in the unit that is shown; nothing where a round's is unknown."""
+    if quantity.name not in rounds.columns or rounds[quantity.name].null_count():
+        return None
+    column = rounds[quantity.name]
+    return column + 1 if quantity.over_rounds == "count" else column.cum_sum() / cost.scale
+
+
+def draw_comparison(
+    runs: Sequence[ComparedRun], path: Path, axes: Sequence[str] | None = None, *, loss: bool = True
+) -> None:
+    """Accuracy (and loss) against every cost that is plotted; the floor is drawn where all runs share it."""
     floors = {round(run.majority_guess, 6) for run in runs}
-    floor = floors.pop() if len(floors) == 1 else None
-    panels = [
-        Panel([Curve(run.name, run.spent[axis], run.accuracy) for run in runs], AXES[axis][2], "test accuracy", floor)
-        for axis in axes
-    ]
-    if loss:
-        panels += [
-            Panel([Curve(run.name, run.spent[axis], run.loss) for run in runs], AXES[axis][2], "test loss")
-            for axis in axes
-        ]
-    if all(run.f1 for run in runs):
-        panels += [
-            Panel([Curve(run.name, run.spent[axis], run.f1) for run in runs], AXES[axis][2], "pooled F1")
-            for axis in axes
-        ]
+    floor = floors.pop() if len(floors) == 1 and not any(map(math.isnan, floors)) else None
+    known = {axis: cost.picture for axis, (_, cost) in costs(plotted=True).items()}
+    axes = [axis for axis in axes or known if any(axis in run.spent for run in runs)]
+    wanted = ["accuracy", *(["loss"] if loss else []), *(["f1"] if all(run.f1 for run in runs) else [])]
+    panels = []
+    for score in wanted:
+        lines = [(run, getattr(run, score)) for run in runs if getattr(run, score)]
+        for axis in axes:
+            curves = [Curve(run.name, run.spent[axis], values) for run, values in lines if axis in run.spent]
+            label = scores()[score][1].picture
+            panels.append(Panel(curves, known[axis], label, floor if score == "accuracy" else None))
     draw_panels(path, panels, title="The clients' own models on their own test sets", columns=len(axes))

@@ -21,7 +21,7 @@ from leanfed.files import sha256_of
 from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
 from leanfed.rounds.engine import RoundOutcome, empty_outcome
 from leanfed.rounds.planning import Planner
-from leanfed.rounds.loop import shares_of
+from leanfed.rounds.loop import shares_of, typed_frame
 
 FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what is learned under rates of one's own
 COSTLY = ("wire", "value_bits")  # keys of the radio that can
@@ -91,4 +91,4 @@ def _charged(planner: Planner, clients: pl.DataFrame, rounds: pl.DataFrame) -> t
 
 def _replaced(table: pl.DataFrame, columns: dict[str, Any]) -> pl.DataFrame:
     """Some columns given new values, types and order as before."""
-    return table.with_columns(pl.Series(name, values, dtype=table.schema[name]) for name, values in columns.items())
+    return table.with_columns(typed_frame(columns))

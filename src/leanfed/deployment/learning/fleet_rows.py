@@ -17,13 +17,6 @@ from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.evaluation import Evaluation
 from leanfed.rounds.loop import client_columns, evaluation_columns, round_row, typed_frame
 
-# Measured beside the model's latency_s, communication_s, computation_s and energy_j:
-#   elapsed_s   from sending orders to the last (round) or this (client) answer
-#   train_s     on the device;  ready_s to load data, head and base;  test_s to evaluate
-#   upload_s    until the server saw the answer, less what an empty answer of the node takes
-#   frame_bytes of the coded update;  message_bytes of the whole answer
-#   measured_j  where the platform tells
-
 
 @dataclass
 class Held:

@@ -13,7 +13,7 @@ from leanfed.deployment.learning.post import Clock
 from leanfed.deployment.learning.server import FleetServer
 from leanfed.errors import SettingsError
 from leanfed.files import folder_lock, owner_only, read_json, write_json
-from leanfed.results import RunFolder, create_run_folder
+from leanfed.results import RunFolder, check_resumable, create_run_folder
 from leanfed.rounds.probing import TheorySettings
 from leanfed.runs.build import environment
 from leanfed.runs.settings import Settings
@@ -52,6 +52,7 @@ def _create(folder: RunFolder, settings: Settings, config: RunConfig) -> str:
 
 def _reopen(folder: RunFolder, settings: Settings) -> str:
     """The name of the run in a folder, if it is the same experiment."""
+    check_resumable(folder)
     if Settings.from_values(folder.read_settings(), str(folder.settings)) != settings:
         raise SettingsError(f"{folder.path} holds a run with other settings. Resume it with its own settings.json.")
     folder.log("resume")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 from flwr.serverapp import Grid
 
 from leanfed.compression.codec import encode
@@ -26,7 +25,7 @@ from leanfed.deployment.learning.post import Clock, Letter, Post
 from leanfed.deployment.learning.reported_fleet import Seen
 from leanfed.errors import LeanfedError
 from leanfed.records import RoundPlan
-from leanfed.results import RunFolder
+from leanfed.results import RunFolder, joined
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
@@ -286,7 +285,7 @@ class FleetServer:
         tables = self.held.frames()
         if progress.round > 1:
             earlier = checkpoints.tables()
-            tables = {name: pl.concat([t for t in (earlier[name], rows) if t.width]) for name, rows in tables.items()}
+            tables = {name: joined((earlier[name], rows)) for name, rows in tables.items()}
         run = finish_folder(self.settings, self._planner().world, self.folder, tables, progress)
         totals = dict(self.inbox.totals)
         self.inbox.audit.write("finished", round=progress.round, accuracy=run.accuracy, totals=totals)

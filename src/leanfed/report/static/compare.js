@@ -1,17 +1,9 @@
 "use strict";
 // Figures that put all methods side by side.
 (function (lf) {
-  const AXIS = {
-    latency_s: { short: "seconds", title: "simulated time [s]" },
-    energy_j: { short: "joules", title: "energy of all clients [J]" },
-    gigabits: { short: "bits", title: "uploads of all clients [Gbit]" },
-    rounds: { short: "rounds", title: "rounds" },
-  };
-  const METRIC = {
-    accuracy: { short: "accuracy", title: "test accuracy, mean over clients", better: "up" },
-    loss: { short: "loss", title: "test loss, mean over clients", better: "down" },
-    worst_decile: { short: "worst decile", title: "test accuracy, worst tenth of clients", better: "up" },
-  };
+  /** The costs that curves are drawn over, in the order of the choices. */
+  const plotted = (data) => data.costs.filter((cost) => cost.plotted !== null).sort((a, b) => a.plotted - b.plotted);
+  const drawn = (data) => Object.entries(data.scores).filter(([, score]) => score.title);
   const shown = (data) => data.groups.map((group, number) => ({ group, number })).filter(({ number }) => !lf.state.hidden.has(number));
 
   /** The sentence under the title: who gets to the highest target first. */
@@ -63,16 +55,16 @@
 
   lf.figures.push({
     id: "accuracy", section: "compare", wide: true,
-    controls: () => [
-      { key: "y", label: "Show", options: Object.entries(METRIC).map(([value, { short }]) => ({ value, label: short })) },
-      { key: "x", label: "against", options: Object.entries(AXIS).map(([value, { short }]) => ({ value, label: short })) },
+    controls: (data) => [
+      { key: "y", label: "Show", options: drawn(data).map(([value, { label }]) => ({ value, label })) },
+      { key: "x", label: "against", options: plotted(data).map(({ axis, short }) => ({ value: axis, label: short })) },
       { key: "seeds", label: "Seeds", options: lf.data.groups.some((group) => group.runs.length > 1)
         ? [{ value: "band", label: "mean and band" }, { value: "each", label: "each" }] : [] },
     ],
     draw(data, { x, y, seeds }) {
-      const { traces, rows } = bandTraces(data, x, y, seeds), metric = METRIC[y];
+      const { traces, rows } = bandTraces(data, x, y, seeds), metric = data.scores[y], cost = data.costs.find(({ axis }) => axis === x);
       const guesses = [...new Set(data.runs.filter((run) => !lf.state.hidden.has(run.group)).map((run) => run.final.majority_guess))];
-      const title = `${metric.short[0].toUpperCase()}${metric.short.slice(1)} against ${AXIS[x].short}: the curve furthest ${metric.better} and to the left is best`;
+      const title = `${metric.label[0].toUpperCase()}${metric.label.slice(1)} against ${cost.short}: the curve furthest ${metric.better} and to the left is best`;
       if (!traces.length) return { title, missing: lf.state.hidden.size === data.groups.length ? "All methods are hidden. Choose at least one above." : "No run has this column; see the notes on damaged or older folders at the top." };
       const floor = y === "accuracy" && guesses.length && guesses[0] !== null ? Math.min(...guesses) : null;
       if (floor !== null) {
@@ -83,19 +75,12 @@
       const banded = seeds !== "each" && data.groups.some((group) => group.runs.length > 1);
       return {
         title, lead: leader(data), traces,
-        layout: lf.layout(AXIS[x].title, metric.title, { xaxis: { rangemode: "tozero" }, hovermode: "closest" }),
+        layout: lf.layout(cost.title, metric.title, { xaxis: { rangemode: "tozero" }, hovermode: "closest" }),
         note: banded ? "Lines are means over seeds, bands reach from the lowest to the highest seed." : "",
-        table: { columns: ["method", "seed", AXIS[x].title, metric.title, "lowest seed", "highest seed"], rows },
+        table: { columns: ["method", "seed", cost.title, metric.title, "lowest seed", "highest seed"], rows },
       };
     },
   });
-
-  const COUNTS = [
-    { key: "dense", label: "dense: every value, 32 bits each" },
-    { key: "paper", label: "the paper's count" },
-    { key: "exact", label: "exact count (entropy bound)" },
-    { key: "wire", label: "coded bytes on the wire" },
-  ];
 
   lf.figures.push({
     id: "bits", section: "compare",
@@ -106,7 +91,7 @@
       if (!groups.length) return { missing: data.runs[0].bits.missing || "All methods are hidden. Choose at least one above." };
       const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
       const unit = per === "upload" ? 1e3 : 1e9, unitName = per === "upload" ? "kbit per upload" : "Gbit of all uploads";
-      const rows = [], traces = COUNTS.map(({ key, label }, place) => {
+      const rows = [], traces = Object.entries(data.counts).map(([key, label], place) => {
         const look = lf.look(place), values = groups.map(({ group, runs }) => {
           const known = runs.filter((run) => run.bits[key] !== null).map((run) => run.bits[key] / (per === "upload" ? run.bits.uploads : 1) / unit);
           const value = known.length ? mean(known) : null;
@@ -117,7 +102,7 @@
           text: values.map((value) => (value === null ? "" : lf.number(value, 3))), textposition: "outside", cliponaxis: false, textangle: 0,
           hovertemplate: `%{y}, ${label}: %{x:.4g} ${unitName}<extra></extra>` };
       }).filter((trace) => trace.x.some((value) => value !== null)).reverse();
-      const wire = rows.some((row) => row[1] === COUNTS[3].label && row[2] !== null);
+      const wire = rows.some((row) => row[1] === data.counts.wire && row[2] !== null);
       const most = Math.max(...rows.map((row) => row[2] ?? 0));
       return {
         lead: "Shorter bars mean less air time; dense is what a plain upload of the shared part would take.",

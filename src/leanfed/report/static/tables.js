@@ -20,41 +20,42 @@
   /** A value with the range over seeds below it, where there are several. */
   const ranged = (text, values, show) => (values.length > 1 ? [text, make("small", {}, `${show(Math.min(...values))}–${show(Math.max(...values))}`)] : [text]);
 
+  const RATES = ["accuracy", "worst_decile", "majority_guess"];
+  /** The costs of the summary: those that curves are drawn over, but for the count of rounds. */
+  const summed = (data) => data.costs.filter((cost) => cost.summed && cost.plotted !== null);
+
   function summaryRow(data, group) {
     const runs = group.runs.map((place) => data.runs[place]), of = (key) => runs.map((run) => run.final[key]).filter((value) => value !== null && value !== undefined);
     const rate = (key) => (of(key).length ? make("span", {}, ranged(mean(of(key)).toFixed(4), of(key), (value) => value.toFixed(3))) : "–");
-    const cost = (key, unit = 1) => (of(key).length ? make("span", {}, ranged(lf.number(mean(of(key)) / unit), of(key), (value) => lf.number(value / unit, 3))) : "–");
+    const cost = ({ column, scale }) => (of(column).length ? make("span", {}, ranged(lf.number(mean(of(column)) / scale), of(column), (value) => lf.number(value / scale, 3))) : "–");
     const open = runs.filter((run) => !run.finished).map((run) => `${run.rounds} of ${run.of_rounds ?? "?"} rounds`);
     const label = open.length ? make("span", {}, group.label, make("small", {}, `not finished: ${open.join(", ")}`)) : group.label;
-    return [label, String(runs.length), String(group.clients), String(Math.max(...runs.map((run) => run.rounds))), rate("accuracy"), rate("worst_decile"), rate("majority_guess"),
-      cost("latency_s"), cost("energy_j"), cost("upload_bits", 1e9)];
+    return [label, String(runs.length), String(group.clients), String(Math.max(...runs.map((run) => run.rounds))), ...RATES.map(rate), ...summed(data).map(cost)];
   }
 
   lf.summaryTable = function (data) {
     const rows = data.groups.map((group) => summaryRow(data, group)), text = (value) => (value instanceof Node ? value.firstChild.textContent : value);
-    const columns = [["method"], ["seeds", 1], ["clients", 1], ["rounds", 1], ["accuracy", 1], ["worst decile", 1], ["majority guess", 1], ["time [s]", 1], ["energy [J]", 1], ["uploads [Gbit]", 1]];
-    return lf.table("runs", columns.map(([label, number]) => ({ label, number: Boolean(number) })), rows, rows.map((row) => row.map(text)));
+    const numbers = ["seeds", "clients", "rounds", ...RATES.map((name) => data.scores[name].label), ...summed(data).map(({ narrow }) => narrow)];
+    return lf.table("runs", [{ label: "method" }, ...numbers.map((label) => ({ label, number: true }))], rows, rows.map((row) => row.map(text)));
   };
-
-  const COSTS = [["rounds", "rounds"], ["latency_s", "simulated time [s]"], ["energy_j", "energy [J]"], ["gigabits", "uploads [Gbit]"], ["tflops", "computation [TFLOP]"]];
 
   const PAPER = ["paper: time [s]", "difference", "paper: share of FedPer's time", "ours"];
 
   /** One target: what it cost every method, and the paper's value beside ours where the run is in the catalogue. */
   lf.targetTable = function (data, target) {
     const rows = target.rows.filter((row) => !lf.state.hidden.has(row.group)), paper = rows.some((row) => row.paper);
-    const columns = [{ label: "method" }, ...COSTS.map(([, label]) => ({ label, number: true })),
+    const columns = [{ label: "method" }, ...data.costs.map(({ head }) => ({ label: head, number: true })),
       ...(paper ? PAPER.map((label) => ({ label, number: true })) : [])];
-    const best = Object.fromEntries(COSTS.map(([axis]) => [axis, Math.min(...rows.map((row) => row.mean[axis] ?? Infinity))]));
+    const best = Object.fromEntries(data.costs.map(({ axis }) => [axis, Math.min(...rows.map((row) => row.mean[axis] ?? Infinity))]));
     const plainRows = [], shown = rows.map((row) => {
       const label = data.groups[row.group].label;
-      const cells = COSTS.map(([axis]) => {
-        if (row.mean[axis] === null) return row.reached ? `${row.reached} of ${row.of} seeds` : axis === "rounds" ? "not reached" : "–";
+      const cells = data.costs.map(({ axis, summed: sum }) => {
+        if (row.mean[axis] === null) return row.reached && row.reached < row.of ? `${row.reached} of ${row.of} seeds` : sum || row.reached ? "–" : "not reached";
         const parts = ranged(lf.number(row.mean[axis]), row.seeds[axis], (value) => lf.number(value, 3));
         return make(row.mean[axis] === best[axis] && rows.length > 1 ? "strong" : "span", {}, parts);
       });
       const told = !paper ? [] : row.paper ? [row.paper.seconds, row.paper.difference, row.paper.share, row.paper.our_share] : [null, null, null, null];
-      plainRows.push([label, ...COSTS.map(([axis]) => row.mean[axis]), ...told]);
+      plainRows.push([label, ...data.costs.map(({ axis }) => row.mean[axis]), ...told]);
       return [label, ...cells, ...told.map((value, i) => (i === 1 && value !== null ? `${value > 0 ? "+" : ""}${(100 * value).toFixed(0)} %` : lf.number(value, 3)))];
     });
     const note = rows.find((row) => row.paper && row.paper.about);

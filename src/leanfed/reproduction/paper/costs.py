@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from leanfed.quantities import costs
 from leanfed.reproduction.catalogue import Claim, Entry, Form, Measured, Outcome, published
 from leanfed.reproduction.judging import Every, Labels, Ratio, Trend, lowest
 from leanfed.reproduction.paper.protocol import FORMS, METHODS, Study, curve_of, percent, with_quantity
 
-QUANTITIES = {"latency_s": "latency (s)", "energy_j": "energy (J)", "gigabits": "uplink (Gbit)", "tflops": "TFLOPs"}
+QUANTITIES = {axis: cost.paper for axis, (_, cost) in costs().items() if cost.paper}  # axis -> label
 LATENCY = QUANTITIES["latency_s"]
 YARDSTICKS = ("FedPer, equal", "FedPer, min-max", "FedAvg, equal")
 ROOM = 1.1  # a ratio may exceed the paper's by a tenth

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Job, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Labels, Trend, key_of
+from leanfed.reproduction.paper.costs import LATENCY
 from leanfed.reproduction.paper.protocol import OWN, Study, curve_of
 
 ALPHAS = ("0.1", "0.3", "0.5", "0.7", "1", "2")
@@ -45,7 +46,7 @@ def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         labels, seed, curve = outcome.job.labels, outcome.job.settings.seed, curve_of(outcome)
         cell = {"partition": labels["partition"], "split": labels["split"]}
         values.append(({**cell, "quantity": "accuracy"}, seed, curve.accuracy[-1]))
-        values.append(({**cell, "quantity": "latency (s)"}, seed, curve.spent["latency_s"][-1]))
+        values.append(({**cell, "quantity": LATENCY}, seed, curve.spent["latency_s"][-1]))
         found = (curve.accuracy[-1], labels["split"])
         best[labels["partition"], seed] = max(best.get((labels["partition"], seed), found), found)
     for (partition, seed), (accuracy, split) in best.items():
@@ -59,7 +60,7 @@ def _published() -> dict[tuple[tuple[str, str], ...], float]:
     for alpha, (split, seconds, accuracy) in BEST.items():
         cell = {"partition": f"alpha {alpha}"}
         found[key_of({**cell, "split": split, "quantity": "accuracy"})] = accuracy
-        found[key_of({**cell, "split": split, "quantity": "latency (s)"})] = seconds
+        found[key_of({**cell, "split": split, "quantity": LATENCY})] = seconds
         found[key_of({**cell, "split": "best", "quantity": SHARE})] = SPLITS[split]
         found[key_of({**cell, "split": "best", "quantity": TOP})] = accuracy
     return found
