@@ -10,9 +10,10 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,7 +81,7 @@ class Site:
         parts = [str(p) for a in arguments for p in (sorted(self.path.glob(a)) if "*" in a else [a])]
         with output.open("w") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "leanfed.cli", *parts],
+                [commands.program("leanfed"), *parts],
                 cwd=self.path,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -134,7 +135,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def flower_node(site: Site, *arguments: str) -> str:
     """What a bare flower-supernode says that calls our door with its own idea of security."""
     command = [commands.program("flower-supernode"), "--superlink", f"127.0.0.1:{site.fleet_port}", *arguments]
-    env = commands.environment(site.path / "stranger")
+    env = commands.environment(Path(tempfile.mkdtemp(prefix="stranger-", dir=site.path)))
     done = subprocess.run(
         [*command, "--port", str(free_port()), "--max-retries", "0", "--isolation", "process"],
         env=env,
@@ -150,10 +151,14 @@ def knock(site: Site) -> None:
     """Everything a stranger may try, while the fleet trains."""
     fleet, other = site.fleet, keys.make_fleet(site.path / "other", nodes=["edge-0"])
     trust = ["--root-certificates", str(fleet.ca / "ca.crt")]
-    flower_node(site, *trust, "--auth-supernode-private-key", str(other.bundle("edge-0") / "node.key"))
-    flower_node(site, *trust)
-    flower_node(site, "--insecure")
-    flower_node(site, "--root-certificates", str(other.ca / "ca.crt"))
+    strangers = (
+        [*trust, "--auth-supernode-private-key", str(other.bundle("edge-0") / "node.key")],
+        trust,
+        ["--insecure"],
+        ["--root-certificates", str(other.ca / "ca.crt")],
+    )
+    with ThreadPoolExecutor(len(strangers)) as together:
+        list(together.map(lambda arguments: flower_node(site, *arguments), strangers))
     body = AcquireTaskRequest().SerializeToString()
     kind = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
     context = ssl.create_default_context(cafile=str(fleet.ca / "ca.crt"))
