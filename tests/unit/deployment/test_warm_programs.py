@@ -16,7 +16,6 @@ import pytest
 
 from leanfed.deployment.operations import warm_programs as warm
 
-
 pytestmark = pytest.mark.waits
 
 
