@@ -26,7 +26,7 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from leanfed.deployment.operations import commands, keys
-from leanfed.deployment.operations.folder import Bundle, Fleet
+from leanfed.deployment.operations.folder import Bundle, FleetFolder
 from leanfed.deployment.operations.log_watch import RUNTIME
 from leanfed.deployment.operations.roster import Roster
 from leanfed.results import RunFolder
@@ -73,8 +73,8 @@ class Site:
     terminals: list[Terminal] = field(default_factory=list)
 
     @property
-    def fleet(self) -> Fleet:
-        return Fleet.open(self.path / "fleet")
+    def fleet(self) -> FleetFolder:
+        return FleetFolder.open(self.path / "fleet")
 
     def call(self, arguments: list[str], **env: str) -> Terminal:
         output = self.path / f"terminal-{len(self.terminals)}.txt"
@@ -222,7 +222,7 @@ def try_an_expired_key_and_an_expired_certificate(site: Site) -> None:
     # An impostor with a certificate of ours that has ended: the node does not talk to it, and says why.
     impostor = site.path / "impostor"
     shutil.copytree(fleet.path, impostor, ignore=shutil.ignore_patterns("state.db*", "flwr", "logs", "warm"))
-    old = Fleet.open(impostor)
+    old = FleetFolder.open(impostor)
     keys.issue_server(old, days=-1)
     port = free_port()
     door = subprocess.Popen(commands.door(old, host="127.0.0.1", port=port, max_upload_mb=1), cwd=site.path)
