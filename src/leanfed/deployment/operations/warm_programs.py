@@ -3,8 +3,9 @@
 Flower starts a program for each message (`flwr-clientapp`) and each run (`flwr-serverapp`), and nearly all of its time
 goes into imports. A small program of that name, first in the SuperExec's PATH, hands its arguments to the process here
 instead; where that process is not running, it becomes the real one. The socket is in a folder for the owner alone, and
-the caller's user is checked. A node's process also holds torch, the data and the model. The server's holds flwr only: SuperLink
-gives up a program that has not called within 30 s of its start, which on a busy machine its imports alone can take.
+the caller's user is checked. A node's process also holds torch, the data and the model. The server's holds flwr only:
+SuperLink gives up a program that has not called within 30 s of its start, which on a busy machine its imports alone can
+take.
 
     prepare(folder, NAME)                                                  writes folder/bin/NAME
     python -m leanfed.deployment.operations.warm_programs FOLDER NAME      runs the process
