@@ -3,20 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
+KERNELS := $(wildcard $(addprefix src/leanfed/,allocation/*.py compression/topk.py simulation/batched/kernels.py))
+# One more than the cores of a small machine: some tests wait for processes that they start.
+WORKERS ?= 3
 
 .PHONY: setup run test test-slow lint types check wheel bench clean
 
-setup: $(READY)
+setup: $(READY) $(COMPILED)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "leanfed needs Python 3.11 or newer, but $(PYTHON) is older. Try: make setup PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,nlp,flower]'
+	@touch $(READY)
+
+# Compiled once for all processes; again only after a change of a file that numba compiles.
+$(COMPILED): $(READY) $(KERNELS)
 	@echo "compiling kernels (once)"
 	$(BIN)/python -c 'from leanfed.simulation.choose import warm; warm()'
 	$(BIN)/python -m leanfed.allocation.warm
-	@touch $(READY)
+	@touch $(COMPILED)
 
 run: setup
 	$(BIN)/leanfed demo
@@ -30,7 +38,7 @@ types: setup
 
 # Lint and types first, so that tests do not run on broken code; the runner's summary is the last line.
 test: setup lint types
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 
 test-slow: setup
 	$(BIN)/pytest -m slow

@@ -176,9 +176,9 @@ def events(out: Path, event: str) -> list[dict[str, Any]]:
 
 
 def audit(fleet: LocalFleet, event: str) -> list[dict[str, Any]]:
-    from leanfed.deployment.operations.folder import Fleet
+    from leanfed.deployment.operations.folder import FleetFolder
 
-    return [row for row in Fleet.open(fleet.fleet).audit.read() if row["event"] == event]
+    return [row for row in FleetFolder.open(fleet.fleet).audit.read() if row["event"] == event]
 
 
 def free_port() -> int:

@@ -27,6 +27,12 @@ from leanfed.tasks.partition import PartitionSettings  # noqa: E402
 from leanfed.tasks.task import Task, TaskSettings, build_task  # noqa: E402
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that mostly wait for other processes first: one worker waits while the others compute."""
+    waiting = ("fleet", "waits")
+    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in waiting))
+
+
 class TinyNorm(nn.Module):
     """Two convolutions with batch normalisation, one shared and one private, and a classifier."""
 

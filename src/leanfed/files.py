@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
+import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from filelock import lock_descriptor
 
 from leanfed.errors import BusyError, StorageError
 
@@ -65,7 +68,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that nobody reads until something else names it: flushed to disk, but not moved into place."""
+    """Write a file that is not read until a manifest names it: flushed to disk, but not moved into place."""
     with explained(path):
         try:
             with path.open("wb") as file:
@@ -104,62 +107,87 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+class LockOwner(NamedTuple):
+    """The process that holds a folder."""
+
+    process: int
+    host: str
+
+    @property
+    def here(self) -> bool:
+        """Whether it runs on this machine, where its number means something."""
+        return self.host == socket.gethostname()
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host}"
+
+
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process; the kernel lets go when the process ends, however it ends."""
+    """Hold a folder for this process; the system releases it when the process ends, however it ends."""
     path = folder / ".lock"
     with explained(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-            raise BusyError(
-                f"{folder} is in use by process {owner}. Wait for it to end, stop it, or choose another folder."
-            ) from error
+        with explained(path, "lock"):
+            locked = lock_descriptor(descriptor, blocking=False)
+        if not locked:
+            owner = _read_owner(descriptor) or "an unknown process"
+            raise BusyError(f"{folder} is in use by {owner}. Wait for it to end, stop it, or choose another folder.")
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        # The first byte stays empty: it is the one that Windows locks, and no other process can read it there.
+        os.write(descriptor, f" {os.getpid()} {socket.gethostname()}\n".encode())
         yield
     finally:
         os.close(descriptor)
 
 
-def lock_owner(folder: Path) -> int | None:
-    """The process that holds a folder's lock, or None; looks without ever being in the way of one that begins.
+def lock_owner(folder: Path) -> LockOwner | None:
+    """The process that holds a folder, or None.
 
-    Only where the process that wrote the lock is alive is the lock itself tried, for that one may have let go of it.
+    A process that has ended holds nothing. Only for one that is alive, or on another machine, is the lock itself
+    tried, since it may have released it; so a look at a stopped run never gets in the way of a process that resumes it.
     """
-    path = folder / ".lock"
     try:
-        owner = int(path.read_text(encoding="ascii"))
-        descriptor = os.open(path, os.O_RDONLY)
-    except (OSError, ValueError):
+        descriptor = os.open(folder / ".lock", os.O_RDONLY)
+    except OSError:
         return None
     try:
-        if not _alive(owner):
+        owner = _read_owner(descriptor)
+        if owner is None or (owner.here and not _alive(owner.process)):
             return None
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return None if lock_descriptor(descriptor, blocking=False) else owner
+    except OSError:  # a file system that refuses to lock what is opened for reading
         return owner
     finally:
         os.close(descriptor)
+
+
+def _read_owner(descriptor: int) -> LockOwner | None:
+    os.lseek(descriptor, 1, os.SEEK_SET)
+    match os.read(descriptor, 300).decode(errors="replace").split():
+        case [process, host] if process.isdigit():
+            return LockOwner(int(process), host)
     return None
 
 
 def _alive(process: int) -> bool:
+    if sys.platform == "win32":
+        return True  # there is no harmless signal to ask with; the lock decides
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # another user's
         return True
     return True
 
 
 def _flush(path: Path) -> None:
-    """Ask the system to put a file or folder entry on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Ask the system to put a file or a folder's entries on disk; Windows opens no folders."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

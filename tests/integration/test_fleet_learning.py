@@ -1,4 +1,4 @@
-"""A real fleet on loopback: server and four nodes as processes with TLS and keys, against the simulator."""
+"""A real fleet on loopback: server and nodes as processes with TLS and keys, against the simulator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.fleet import LocalFleet, audit, local_fleet, wait_for
 
 from tests.unit.deployment.fleets import settings_of, write_digits
 
-NODES, ROUNDS = 4, 5
+NODES, ROUNDS = 3, 3
 
 
 @pytest.mark.fleet

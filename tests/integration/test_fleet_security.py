@@ -10,9 +10,10 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from leanfed.deployment.operations import commands, keys
-from leanfed.deployment.operations.folder import Bundle, Fleet
+from leanfed.deployment.operations.folder import Bundle, FleetFolder
 from leanfed.deployment.operations.log_watch import RUNTIME
 from leanfed.deployment.operations.roster import Roster
 from leanfed.results import RunFolder
@@ -72,15 +73,15 @@ class Site:
     terminals: list[Terminal] = field(default_factory=list)
 
     @property
-    def fleet(self) -> Fleet:
-        return Fleet.open(self.path / "fleet")
+    def fleet(self) -> FleetFolder:
+        return FleetFolder.open(self.path / "fleet")
 
     def call(self, arguments: list[str], **env: str) -> Terminal:
         output = self.path / f"terminal-{len(self.terminals)}.txt"
         parts = [str(p) for a in arguments for p in (sorted(self.path.glob(a)) if "*" in a else [a])]
         with output.open("w") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "leanfed.cli", *parts],
+                [commands.program("leanfed"), *parts],
                 cwd=self.path,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -134,7 +135,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def flower_node(site: Site, *arguments: str) -> str:
     """What a bare flower-supernode says that calls our door with its own idea of security."""
     command = [commands.program("flower-supernode"), "--superlink", f"127.0.0.1:{site.fleet_port}", *arguments]
-    env = commands.environment(site.path / "stranger")
+    env = commands.environment(Path(tempfile.mkdtemp(prefix="stranger-", dir=site.path)))
     done = subprocess.run(
         [*command, "--port", str(free_port()), "--max-retries", "0", "--isolation", "process"],
         env=env,
@@ -150,10 +151,14 @@ def knock(site: Site) -> None:
     """Everything a stranger may try, while the fleet trains."""
     fleet, other = site.fleet, keys.make_fleet(site.path / "other", nodes=["edge-0"])
     trust = ["--root-certificates", str(fleet.ca / "ca.crt")]
-    flower_node(site, *trust, "--auth-supernode-private-key", str(other.bundle("edge-0") / "node.key"))
-    flower_node(site, *trust)
-    flower_node(site, "--insecure")
-    flower_node(site, "--root-certificates", str(other.ca / "ca.crt"))
+    strangers = (
+        [*trust, "--auth-supernode-private-key", str(other.bundle("edge-0") / "node.key")],
+        trust,
+        ["--insecure"],
+        ["--root-certificates", str(other.ca / "ca.crt")],
+    )
+    with ThreadPoolExecutor(len(strangers)) as together:
+        list(together.map(lambda arguments: flower_node(site, *arguments), strangers))
     body = AcquireTaskRequest().SerializeToString()
     kind = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
     context = ssl.create_default_context(cafile=str(fleet.ca / "ca.crt"))
@@ -217,7 +222,7 @@ def try_an_expired_key_and_an_expired_certificate(site: Site) -> None:
     # An impostor with a certificate of ours that has ended: the node does not talk to it, and says why.
     impostor = site.path / "impostor"
     shutil.copytree(fleet.path, impostor, ignore=shutil.ignore_patterns("state.db*", "flwr", "logs", "warm"))
-    old = Fleet.open(impostor)
+    old = FleetFolder.open(impostor)
     keys.issue_server(old, days=-1)
     port = free_port()
     door = subprocess.Popen(commands.door(old, host="127.0.0.1", port=port, max_upload_mb=1), cwd=site.path)

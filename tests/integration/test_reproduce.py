@@ -131,6 +131,7 @@ def test_results_are_judged_again_without_runs(leanfed: Leanfed, tiny: str, tmp_
     assert after["numbers"] == json.loads(before)["numbers"]
 
 
+@pytest.mark.waits
 def test_a_reproduction_that_is_killed_goes_on(tiny: str, tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; import tests.integration.test_reproduce as t;"

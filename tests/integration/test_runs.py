@@ -225,6 +225,7 @@ def kill_and_resume(settings_file: Path, tmp_path: Path, kills: int) -> None:
     assert survived < kills, "every run ended before it was killed: nothing was tested"
 
 
+@pytest.mark.waits
 def test_kill_9_loses_nothing_that_a_checkpoint_held(settings_file: Path, tmp_path: Path) -> None:
     kill_and_resume(settings_file, tmp_path, kills=4)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ OUTSIDE = (
     "way-out/runs",
     "/etc",
 )
+pytestmark = pytest.mark.waits
 PATIENCE_S = 120  # a busy machine is slow, not wrong
 
 
@@ -212,7 +214,10 @@ def test_a_process_that_does_more_than_the_run_is_left_alone(
             assert (row["state"], row["can_stop"], row["can_resume"]) == ("running", False, False)
             refused = client.post("/stop/a", json={})
             assert refused.status_code == 400
-            assert f"process {os.getpid()}, which is not a `leanfed run`" in refused.json()["error"]
+            assert (
+                f"process {os.getpid()} on {socket.gethostname()}, which is not a `leanfed run`"
+                in refused.json()["error"]
+            )
     assert standing("a", folder).state == "stopped"
 
 

@@ -11,11 +11,11 @@ Run-config keys (`flwr run --run-config FILE.toml`; defaults and meaning in `lea
     resume          true: go on with the run in run-folder; `settings` must be that folder's settings.json
     audit           the audit log on the server; empty: run-folder/audit.jsonl
     nodes, join-s   how many nodes to wait for before the first round (0: one per client), and how long
-    deadline-s      seconds until a round goes on without those who have not answered
-    quorum          share of a round's participants (the absent counted in) whose updates must be there by then
+    deadline-s      seconds until a round goes on without the nodes that have not answered
+    quorum          share of a round's participants (absent ones included) whose updates must have arrived by then
     attempts        how often a round without quorum is tried again before the run stops (resume goes on)
     offences        refused updates after which a node is set aside
-    poll-s          seconds between two looks at the mail
+    poll-s          seconds between two polls for replies
     fleet           measured: plan from what devices report; profile: from the settings' own fleet (or fleet file)
     store, data-dir for the virtual nodes of Flower's simulation engine, which have no node-config
 

@@ -98,11 +98,16 @@ def _demand(settings: Settings) -> tuple[float, int, int]:
     return (settings.run.stop_at_accuracy or 2.0, settings.rounds, -settings.evaluation.every)
 
 
+def _cores() -> int:
+    """Cores that this process may use, where the system tells (Linux); else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _run_missing(jobs: Sequence[Job], library: RunLibrary, request: Request, watch: Watch) -> list[str]:
     """Carry out runs until everything that is asked for is served."""
     failures: list[str] = []
     tried: set[str] = set()
-    processes = request.processes or len(os.sched_getaffinity(0))
+    processes = request.processes or _cores()
     while True:
         wanted = [one for one in missing(jobs, library) if not library.charge(one, request.data_dir)]
         left = _one_of_each_learning(one for one in wanted if job_digest(one) not in tried)

@@ -146,7 +146,8 @@ class ClientStore:
     def _release(self) -> None:
         """Let the system have the pages of the files back; their content stays with the files."""
         for pages in self._pages:
-            pages.madvise(mmap.MADV_DONTNEED)
+            if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+                pages.madvise(mmap.MADV_DONTNEED)
 
     def _allocate(self, size: int) -> Tensor:
         needed = self.clients * size * 4

@@ -14,7 +14,7 @@ from tests.unit.deployment.grids import MemoryClock, MemoryGrid
 
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.config import run_config
-from leanfed.deployment.learning.fleet_run import serve
+from leanfed.deployment.learning.fleet_run import play_run
 from leanfed.records import Ints
 from leanfed.runs.settings import Settings
 from leanfed.tasks.task import Task
@@ -61,7 +61,7 @@ class Trial:
         return self.root / "run"
 
     def play(self, *, resume: bool = False) -> None:
-        serve(self.grid, run_config({**self.config, "resume": resume}), self.clock.clock())
+        play_run(self.grid, run_config({**self.config, "resume": resume}), self.clock.clock())
 
     def table(self, name: str) -> pl.DataFrame:
         return pl.read_parquet(self.folder / f"{name}.parquet")

@@ -13,7 +13,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from leanfed.deployment.learning.client_app import app as client_app
-from leanfed.deployment.learning.post import Clock
+from leanfed.deployment.learning.mail import Clock
 
 Twist = Callable[[Message, Message], Message | None]  # (order, honest reply) -> what is sent; None: nothing, ever
 

@@ -13,21 +13,21 @@ from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink as sup
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode as supernode_parser
 
 from leanfed.deployment.operations import commands, keys
-from leanfed.deployment.operations.folder import Bundle, Fleet
+from leanfed.deployment.operations.folder import Bundle, FleetFolder
 from leanfed.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetFolder:
     return keys.make_fleet(tmp_path_factory.mktemp("at") / "fleet", nodes=["edge-0"], port=7001, control_port=7002)
 
 
 @pytest.fixture
-def bundle(fleet: Fleet) -> Bundle:
+def bundle(fleet: FleetFolder) -> Bundle:
     return Bundle.open(fleet.bundle("edge-0"))
 
 
-def test_superlink_is_on_loopback_with_tls_keys_isolation_and_a_secret(fleet: Fleet) -> None:
+def test_superlink_is_on_loopback_with_tls_keys_isolation_and_a_secret(fleet: FleetFolder) -> None:
     program, *arguments = commands.superlink(fleet)
     assert Path(program).name == "flower-superlink"
     args = superlink_parser().parse_args(arguments)
@@ -42,7 +42,7 @@ def test_superlink_is_on_loopback_with_tls_keys_isolation_and_a_secret(fleet: Fl
     assert Path(args.database) == fleet.server / "state.db"
 
 
-def test_an_insecure_superlink_still_isolates_and_stays_on_loopback(fleet: Fleet) -> None:
+def test_an_insecure_superlink_still_isolates_and_stays_on_loopback(fleet: FleetFolder) -> None:
     args = superlink_parser().parse_args(commands.superlink(fleet, insecure=True)[1:])
     assert args.insecure
     assert args.host == "127.0.0.1"
@@ -63,7 +63,7 @@ def test_a_node_checks_the_server_and_proves_itself(bundle: Bundle) -> None:
     assert parse_config_args([args.node_config]) == config
 
 
-def test_a_superexec_knows_the_secret_and_dies_with_us(fleet: Fleet, bundle: Bundle) -> None:
+def test_a_superexec_knows_the_secret_and_dies_with_us(fleet: FleetFolder, bundle: Bundle) -> None:
     server = superexec_parser().parse_args(commands.server_superexec(fleet)[1:])
     node = superexec_parser().parse_args(commands.node_superexec(bundle, port=7003)[1:])
     assert Path(server.root_certificates) == fleet.ca / "ca.crt"

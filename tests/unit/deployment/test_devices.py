@@ -11,7 +11,7 @@ import pytest
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
 from leanfed.deployment.learning.messages import Device
-from leanfed.deployment.learning.reported_fleet import ReportedFleet, Seen
+from leanfed.deployment.learning.reported_fleet import DeviceReport, ReportedFleet
 from leanfed.rounds.costs import RadioSettings
 from leanfed.rounds.world import World
 from leanfed.wireless.cost import computation_cycles, computation_energy, computation_latency, uplink_rate
@@ -27,7 +27,7 @@ def fleet(world_of: Callable[..., World]) -> ReportedFleet:
 
 
 def test_the_model_predicts_the_time_and_the_joules_of_the_last_training(fleet: ReportedFleet) -> None:
-    fleet.seen[2] = Seen(MEASURED)
+    fleet.newest[2] = DeviceReport(MEASURED)
     state = fleet.state(0)
     share = fleet.world.algorithm.computed_share(fleet.world.split, np.array([0.8]))
     cycles = computation_cycles(32, fleet.radio.cycles_per_sample, share)
@@ -37,7 +37,7 @@ def test_the_model_predicts_the_time_and_the_joules_of_the_last_training(fleet: 
 
 
 def test_before_any_training_the_calibration_counts_and_computing_is_not_charged(fleet: ReportedFleet) -> None:
-    fleet.seen[1] = Seen(Device(flops_per_s=2e10))
+    fleet.newest[1] = DeviceReport(Device(flops_per_s=2e10))
     state = fleet.state(0)
     assert state.cpu_hz[1] == 1e10  # two operations a cycle
     assert state.energy_coefficient[1] == 0.0
@@ -47,7 +47,7 @@ def test_before_any_training_the_calibration_counts_and_computing_is_not_charged
 def test_the_channel_gives_the_measured_rate_on_the_share_it_was_measured_on(
     fleet: ReportedFleet, bit_per_s: float
 ) -> None:
-    fleet.seen[3] = Seen(MEASURED, upload_bit_per_s=bit_per_s, upload_share=0.25)
+    fleet.newest[3] = DeviceReport(MEASURED, upload_bit_per_s=bit_per_s, upload_share=0.25)
     state = fleet.state(0)
     rate = uplink_rate(
         0.25,
@@ -61,7 +61,7 @@ def test_the_channel_gives_the_measured_rate_on_the_share_it_was_measured_on(
 
 def test_a_round_keeps_its_state_until_it_is_renewed(fleet: ReportedFleet) -> None:
     before = fleet.state(0).cpu_hz.copy()
-    fleet.seen[0] = Seen(MEASURED)
+    fleet.newest[0] = DeviceReport(MEASURED)
     assert (fleet.state(0).cpu_hz == before).all()
     fleet.renew(0)
     assert fleet.state(0).cpu_hz[0] != before[0]
@@ -73,7 +73,7 @@ def test_a_radio_profile_per_device_still_counts(world_of: Callable[..., World],
     write_fleet(tmp_path / "fleet.csv", [drawn])
     radio = RadioSettings(fleet_file=str(tmp_path / "fleet.csv"))
     fleet = ReportedFleet(radio, world, radio.open_fleet(world.task.clients, seed=0))
-    fleet.seen[2] = Seen(MEASURED.model_copy(update={"step_j": None}), upload_bit_per_s=1e6)
+    fleet.newest[2] = DeviceReport(MEASURED.model_copy(update={"step_j": None}), upload_bit_per_s=1e6)
     state = fleet.state(0)
     np.testing.assert_allclose(state.gain, drawn.gain)
     np.testing.assert_allclose(state.power_w, drawn.power_w)

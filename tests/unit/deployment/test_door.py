@@ -24,7 +24,7 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from leanfed.deployment.door import admission as gate
 from leanfed.deployment.door.proxy import Door, DoorSettings
 from leanfed.deployment.operations import keys
-from leanfed.deployment.operations.folder import Bundle, Fleet
+from leanfed.deployment.operations.folder import Bundle, FleetFolder
 from leanfed.deployment.operations.handshake import (
     RefusedError,
     UnreachableError,
@@ -48,7 +48,7 @@ class SuperLink:
 
 @dataclass
 class Scene:
-    fleet: Fleet
+    fleet: FleetFolder
     superlink: SuperLink
     server: str
     door: Door
@@ -82,7 +82,7 @@ class Scene:
             time.sleep(0.05)
 
 
-def _stand_in(fleet: Fleet, superlink: SuperLink) -> ThreadingHTTPServer:
+def _stand_in(fleet: FleetFolder, superlink: SuperLink) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -118,7 +118,9 @@ def _stand_in(fleet: Fleet, superlink: SuperLink) -> ThreadingHTTPServer:
     return server
 
 
-def _open_door(fleet: Fleet, superlink_port: int) -> tuple[Door, str, threading.Thread, asyncio.AbstractEventLoop]:
+def _open_door(
+    fleet: FleetFolder, superlink_port: int
+) -> tuple[Door, str, threading.Thread, asyncio.AbstractEventLoop]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = DoorSettings(
@@ -137,7 +139,7 @@ def _open_door(fleet: Fleet, superlink_port: int) -> tuple[Door, str, threading.
     door.refusals.quiet_s = 0  # every refusal is looked at
 
     def serve() -> None:
-        task = loop.create_task(door.serve())
+        task = loop.create_task(door.run())
         loop.stop_door = task.cancel  # type: ignore[attr-defined]
         try:
             loop.run_until_complete(task)
@@ -157,12 +159,12 @@ def _open_door(fleet: Fleet, superlink_port: int) -> tuple[Door, str, threading.
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+def made(tmp_path_factory: pytest.TempPathFactory) -> FleetFolder:
     return keys.make_fleet(tmp_path_factory.mktemp("at") / "fleet", nodes=["edge-0", "edge-1", "edge-2"])
 
 
 @pytest.fixture
-def scene(made: Fleet) -> Iterator[Scene]:
+def scene(made: FleetFolder) -> Iterator[Scene]:
     made.audit.path.unlink(missing_ok=True)
     before = made.registry.read_bytes()
     superlink = SuperLink()
@@ -321,7 +323,7 @@ def test_a_killed_node_that_returns_early_is_asked_to_wait_not_to_go(scene: Scen
     assert scene.ask(PULL, scene.signed())[0] == 412
 
 
-def test_without_superlink_nodes_are_told_to_try_again(made: Fleet) -> None:
+def test_without_superlink_nodes_are_told_to_try_again(made: FleetFolder) -> None:
     made.audit.path.unlink(missing_ok=True)
     door, server, thread, loop = _open_door(made, 9)  # nobody listens there
     scene = Scene(made, SuperLink(), server, door)
@@ -362,7 +364,7 @@ def test_a_node_will_not_talk_to_an_expired_or_foreign_server(scene: Scene, tmp_
     assert row["why"] == "the client refused our certificate: it has expired"
 
 
-def test_a_server_that_is_not_there_is_tried_again_then_named(made: Fleet) -> None:
+def test_a_server_that_is_not_there_is_tried_again_then_named(made: FleetFolder) -> None:
     pauses: list[float] = []
     with pytest.raises(UnreachableError, match="cannot reach the server at 127.0.0.1:9 .* 4 times"):
         wait_for_welcome(Bundle.open(made.bundle("edge-0")), "127.0.0.1:9", tries=3, pause=pauses.append)

@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from leanfed.deployment.operations import keys
-from leanfed.deployment.operations.folder import Bundle, Fleet, check_private, write_private
+from leanfed.deployment.operations.folder import Bundle, FleetFolder, check_private, write_private
 from leanfed.deployment.operations.roster import Roster
 from leanfed.errors import InputError
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
+def fleet(tmp_path: Path) -> FleetFolder:
     return keys.make_fleet(tmp_path / "fleet", hosts=["fleet.example", "10.0.0.5"], nodes=["edge-0", "edge-1"])
 
 
@@ -29,7 +29,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_secrets_are_closed_and_folders_too(fleet: Fleet) -> None:
+def test_secrets_are_closed_and_folders_too(fleet: FleetFolder) -> None:
     secret = {".key", ".secret", ".jsonl"}
     for path in fleet.path.rglob("*"):
         if path.is_dir():
@@ -58,7 +58,7 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     assert check_private(path) == path
 
 
-def test_the_certificate_names_the_hosts_and_loopback_and_verifies(fleet: Fleet) -> None:
+def test_the_certificate_names_the_hosts_and_loopback_and_verifies(fleet: FleetFolder) -> None:
     authority = x509.load_pem_x509_certificate((fleet.ca / "ca.crt").read_bytes())
     server = x509.load_pem_x509_certificate((fleet.server / "server.crt").read_bytes())
     server.verify_directly_issued_by(authority)
@@ -72,7 +72,7 @@ def test_the_certificate_names_the_hosts_and_loopback_and_verifies(fleet: Fleet)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_openssl_accepts_the_chain_under_its_strict_rules(fleet: Fleet) -> None:
+def test_openssl_accepts_the_chain_under_its_strict_rules(fleet: FleetFolder) -> None:
     certificate, authority = fleet.server / "server.crt", fleet.ca / "ca.crt"
     subprocess.run(
         ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", authority, certificate],
@@ -81,7 +81,7 @@ def test_openssl_accepts_the_chain_under_its_strict_rules(fleet: Fleet) -> None:
     )
 
 
-def test_node_keys_are_p384_in_the_form_that_flower_reads(fleet: Fleet) -> None:
+def test_node_keys_are_p384_in_the_form_that_flower_reads(fleet: FleetFolder) -> None:
     folder = fleet.bundle("edge-0")
     key = serialization.load_ssh_private_key((folder / "node.key").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -92,14 +92,14 @@ def test_node_keys_are_p384_in_the_form_that_flower_reads(fleet: Fleet) -> None:
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
-def test_the_fingerprint_is_the_one_of_ssh_keygen(fleet: Fleet) -> None:
+def test_the_fingerprint_is_the_one_of_ssh_keygen(fleet: FleetFolder) -> None:
     shown = subprocess.run(
         ["ssh-keygen", "-l", "-f", fleet.bundle("edge-1") / "node.key"], check=True, capture_output=True, text=True
     )
     assert Roster.load(fleet.registry)["edge-1"].fingerprint in shown.stdout
 
 
-def test_bundles_differ_in_every_secret_and_name_the_server(fleet: Fleet) -> None:
+def test_bundles_differ_in_every_secret_and_name_the_server(fleet: FleetFolder) -> None:
     first, second = (Bundle.open(fleet.bundle(name)) for name in ("edge-0", "edge-1"))
     assert (first.client_id, second.client_id) == (0, 1)
     assert first.server == "fleet.example:9092"
@@ -109,7 +109,7 @@ def test_bundles_differ_in_every_secret_and_name_the_server(fleet: Fleet) -> Non
     assert not (first.path / "ca.key").exists()
 
 
-def test_a_device_may_keep_its_private_key_to_itself(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_device_may_keep_its_private_key_to_itself(fleet: FleetFolder, tmp_path: Path) -> None:
     public = tmp_path / "device.pub"
     public.write_text(keys._new_node_key("device")[0])
     bundle = keys.add_node(fleet, "device", public_key=public)
@@ -122,7 +122,7 @@ def test_a_device_may_keep_its_private_key_to_itself(fleet: Fleet, tmp_path: Pat
         keys.add_node(fleet, "other", public_key=public)
 
 
-def test_a_revoked_node_is_refused_and_its_name_and_number_are_never_given_again(fleet: Fleet) -> None:
+def test_a_revoked_node_is_refused_and_its_name_and_number_are_never_given_again(fleet: FleetFolder) -> None:
     keys.revoke_node(fleet, "edge-1")
     roster = Roster.load(fleet.registry)
     assert roster["edge-1"].refusal() == "revoked key"
@@ -138,7 +138,7 @@ def test_a_revoked_node_is_refused_and_its_name_and_number_are_never_given_again
     ]
 
 
-def test_a_nodes_key_ends_and_can_be_renewed(fleet: Fleet) -> None:
+def test_a_nodes_key_ends_and_can_be_renewed(fleet: FleetFolder) -> None:
     member = Roster.load(fleet.registry)["edge-0"]
     end = datetime.fromisoformat(member.expires)
     assert member.refusal(end - timedelta(seconds=1)) is None
@@ -147,7 +147,7 @@ def test_a_nodes_key_ends_and_can_be_renewed(fleet: Fleet) -> None:
     assert Roster.load(fleet.registry)["edge-0"].refusal(end) is None
 
 
-def test_a_renewed_certificate_has_a_new_key_and_the_same_authority(fleet: Fleet) -> None:
+def test_a_renewed_certificate_has_a_new_key_and_the_same_authority(fleet: FleetFolder) -> None:
     before = (fleet.server / "server.key").read_bytes()
     keys.renew(fleet, "server", 30)
     assert (fleet.server / "server.key").read_bytes() != before
@@ -157,7 +157,7 @@ def test_a_renewed_certificate_has_a_new_key_and_the_same_authority(fleet: Fleet
     server.verify_directly_issued_by(x509.load_pem_x509_certificate((fleet.ca / "ca.crt").read_bytes()))
 
 
-def test_an_ended_certificate_is_refused_with_the_way_out(fleet: Fleet) -> None:
+def test_an_ended_certificate_is_refused_with_the_way_out(fleet: FleetFolder) -> None:
     keys.issue_server(fleet, days=-1)
     with pytest.raises(InputError, match="--renew server"):
         keys.check_certificate(fleet.server / "server.crt")
@@ -176,8 +176,8 @@ def test_hosts_that_are_not_hosts_are_refused(host: str, tmp_path: Path) -> None
         keys.make_fleet(tmp_path / "fleet", hosts=[host])
 
 
-def test_a_fleet_is_not_made_over_something_else(fleet: Fleet) -> None:
+def test_a_fleet_is_not_made_over_something_else(fleet: FleetFolder) -> None:
     with pytest.raises(InputError, match="not an empty folder"):
         keys.make_fleet(fleet.path)
     with pytest.raises(InputError, match="leanfed deploy keys"):
-        Fleet.open(fleet.path / "runs")
+        FleetFolder.open(fleet.path / "runs")

@@ -16,17 +16,19 @@ import pytest
 
 from leanfed.deployment.operations import warm_programs as warm
 
+pytestmark = pytest.mark.waits
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A running fork server in a folder whose path is too long for a socket."""
-    folder = tmp_path / ("long" * 25)
+    folder = tmp_path_factory.mktemp("warm") / ("long" * 25)
     process = subprocess.Popen(warm.command(folder, warm.CLIENT))
     try:
         end = time.monotonic() + 120
         while not (folder / warm.SOCKET).exists():
             assert process.poll() is None and time.monotonic() < end
-            time.sleep(0.1)
+            time.sleep(0.02)
         yield folder
     finally:
         process.send_signal(signal.SIGTERM)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from leanfed.deployment.operations.keys import fingerprint
-from leanfed.deployment.operations.roster import Member, Roster
+from leanfed.deployment.operations.roster import RegisteredNode, Roster
 
 HELLO = "/leanfed/hello"  # answered by the door itself: may this key join?
 ACTIVATE = "/v1/fleet/activate-node"
@@ -50,8 +50,8 @@ class Gate:
         self._read_at = -1
         self._roster = Roster()
 
-    def judge(self, path: str, headers: Mapping[str, str]) -> Member | Refusal:
-        """The member that may do this, or why nobody may."""
+    def judge(self, path: str, headers: Mapping[str, str]) -> RegisteredNode | Refusal:
+        """The node that may do this, or why the request is refused."""
         if path not in PATHS:
             return Refusal(404, _why_closed(path))
         size = headers.get("content-length", "0")
@@ -59,8 +59,8 @@ class Gate:
             return Refusal(413, "body larger than allowed", detail=f"{size[:40]} bytes, allowed {self.max_body_bytes}")
         return self._who(headers)
 
-    def _who(self, headers: Mapping[str, str]) -> Member | Refusal:
-        """The member whose key signed a fresh time."""
+    def _who(self, headers: Mapping[str, str]) -> RegisteredNode | Refusal:
+        """The node whose key signed a fresh time."""
         if KEY not in headers:
             return Refusal(401, "no key")
         try:
@@ -68,13 +68,13 @@ class Gate:
             key = fingerprint(pem)
         except (ValueError, TypeError, binascii.Error):
             return Refusal(401, "unreadable key")
-        member = self.roster().find(key)
-        if member is None:
+        node = self.roster().find(key)
+        if node is None:
             return Refusal(401, "unknown key", key)
-        why, detail = member.refusal(), None
+        why, detail = node.refusal(), None
         if why is None:
             why, detail = _signature_fault(pem, headers)
-        return member if why is None else Refusal(401, why, key, member.name, detail)
+        return node if why is None else Refusal(401, why, key, node.name, detail)
 
     def roster(self) -> Roster:
         """The roster as it is on disk."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -10,6 +9,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from filelock import lock_descriptor
 
 from leanfed.files import explained
 
@@ -29,7 +30,7 @@ class Audit:
         with explained(self.path):
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                lock_descriptor(descriptor, poll_interval=0.002)
                 os.write(descriptor, line.encode())
                 os.fsync(descriptor)
             finally:

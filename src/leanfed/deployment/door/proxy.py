@@ -1,8 +1,14 @@
 """The fleet's door: the only port that nodes reach. It ends TLS, lets known keys through to SuperLink's fleet API on
-loopback, and writes down whom it turned away.
+loopback, and logs every refusal with its reason.
 
-SuperLink serves the fleet, control and runtime APIs on one port, and its control API asks nobody who he is. So
+SuperLink serves the fleet, control and runtime APIs on one port, and its control API is not authenticated. So
 SuperLink listens on loopback, and this small reverse proxy stands on the fleet's network.
+
+It is not an ASGI application because servers such as uvicorn call an application only after a valid request head. What
+goes wrong earlier never reaches it, and with it the audit log's reason and peer: `said nothing`, `plain text, not TLS`,
+every failed handshake (asyncio drops the TLS error inside `create_server(ssl=...)`: an old TLS, a client that trusts
+another authority or finds our certificate expired) and `not HTTP` (answered 400 by the server itself). Nor does uvicorn
+limit the time of a request's head and body, or close surplus connections before their handshake: it answers 503 after.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ import httpx
 from leanfed.deployment.door.admission import ACTIVATE, DEACTIVATE, HELLO, Gate, Refusal
 from leanfed.deployment.door.audit import Audit, Refusals
 from leanfed.deployment.operations.keys import address
-from leanfed.deployment.operations.roster import Member
+from leanfed.deployment.operations.roster import RegisteredNode
 
 FIRST_BYTE_S, HANDSHAKE_S, IDLE_S = 10.0, 10.0, 90.0
 CONNECTIONS = 1000  # open at once; beyond it, new ones are closed
@@ -71,7 +77,7 @@ class Door:
         )
         self._open: set[asyncio.Task[None]] = set()
 
-    async def serve(self) -> None:
+    async def run(self) -> None:
         """Take connections until cancelled."""
         listener = _listener(self.settings.host, self.settings.port)
         loop = asyncio.get_running_loop()
@@ -161,7 +167,7 @@ class Door:
         writer: asyncio.StreamWriter,
         request: h11.Request,
         headers: dict[str, str],
-        member: Member,
+        node: RegisteredNode,
         peer: str,
     ) -> None:
         """Pass a request to SuperLink and its answer back, a piece at a time."""
@@ -172,18 +178,18 @@ class Door:
             outgoing = self.superlink.build_request(request.method.decode(), path, headers=kept, content=body)
             answer = await self.superlink.send(outgoing, stream=True)
         except TooLong as error:
-            self.refusals.write("body larger than allowed", peer, path=path, node=member.name, detail=str(error))
+            self.refusals.write("body larger than allowed", peer, path=path, node=node.name, detail=str(error))
             await _reply(http, writer, 413, {"detail": "refused: body larger than allowed"})
             return
         except httpx.HTTPError as error:
             # 503 is what a node tries again after; it goes on when SuperLink is back.
             self.refusals.write(
-                "SuperLink does not answer", peer, path=path, node=member.name, fault=type(error).__name__
+                "SuperLink does not answer", peer, path=path, node=node.name, fault=type(error).__name__
             )
             await _reply(http, writer, 503, {"detail": "SuperLink does not answer; try again"})
             return
         try:
-            status = self._note(path, answer.status_code, member, peer)
+            status = self._note(path, answer.status_code, node, peer)
             returned = [(name, text) for name, text in answer.headers.items() if name in RETURNED]
             await _send(http, writer, h11.Response(status_code=status, headers=returned))
             async for piece in answer.aiter_raw(CHUNK):
@@ -192,21 +198,21 @@ class Door:
         finally:
             await answer.aclose()
 
-    def _note(self, path: str, status: int, member: Member, peer: str) -> int:
-        """Write what SuperLink's answer means to the audit log; the status to pass on."""
-        who = {"node": member.name, "client_id": member.client_id, "peer": peer}
+    def _note(self, path: str, status: int, node: RegisteredNode, peer: str) -> int:
+        """Log what SuperLink's answer means; returns the status to pass on."""
+        who = {"node": node.name, "client_id": node.client_id, "peer": peer}
         if status == 200 and path == ACTIVATE:
-            self.audit.write("joined", key=member.fingerprint, **who)
+            self.audit.write("joined", key=node.fingerprint, **who)
         elif status == 200 and path == DEACTIVATE:
             self.audit.write("left", **who)
         elif status == 412 and path == ACTIVATE:
             # A node that was killed counts as online for up to a minute; its return is welcome, only later.
-            self.refusals.write("still counted as online: it must try again", peer, node=member.name)
+            self.refusals.write("still counted as online: it must try again", peer, node=node.name)
             return 503
         elif status == 403:
-            self.refusals.write("late: the run has ended", peer, path=path, node=member.name)
+            self.refusals.write("late: the run has ended", peer, path=path, node=node.name)
         elif status >= 400 and path != DEACTIVATE:  # who is gone already need not leave
-            self.refusals.write(f"SuperLink answered {status}", peer, path=path, node=member.name, status=status)
+            self.refusals.write(f"SuperLink answered {status}", peer, path=path, node=node.name, status=status)
         return status
 
 
@@ -318,7 +324,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 async def _run(settings: DoorSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
-    task = asyncio.ensure_future(Door(settings).serve())
+    task = asyncio.ensure_future(Door(settings).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)

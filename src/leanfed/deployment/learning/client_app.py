@@ -16,12 +16,12 @@ app = ClientApp()
 def query(message: Message, context: Context) -> Message:
     """Say who this node is."""
     from leanfed.deployment.learning.config import node_config, run_config
-    from leanfed.deployment.learning.messages import Question, pack, unpack
+    from leanfed.deployment.learning.messages import HelloRequest, pack, unpack
     from leanfed.deployment.learning.work import greet
 
     config = run_config(context.run_config)
-    question = unpack(message.content, "question", Question)
-    hello, device = greet(question.run, config.settings, node_config(context.node_config, config))
+    request = unpack(message.content, "request", HelloRequest)
+    hello, device = greet(request.run, config.settings, node_config(context.node_config, config))
     return Message(pack(hello=hello, device=device), reply_to=message)
 
 

@@ -1,4 +1,4 @@
-"""What a run and a node are told: Flower's flat key-value tables as checked records."""
+"""The configuration of a run and of a node: Flower's flat key-value tables as checked records."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class RunConfig(Section):
     nodes: int = Field(default=0, ge=0)
     """Nodes to wait for before the first round; 0: one per client."""
     join_s: float = Field(default=300.0, gt=0)
-    """How long to wait for them; then the run begins with those who came."""
+    """How long to wait for them; then the run begins with the nodes that have joined."""
     deadline_s: float = Field(default=120.0, gt=0)
-    """Seconds until a round goes on without those who have not answered."""
+    """Seconds until a round goes on without the nodes that have not answered."""
     quorum: float = Field(default=0.5, gt=0, le=1)
-    """Share of a round's participants, the absent counted in, whose updates must be there by then."""
+    """Share of a round's participants, absent ones included, whose updates must have arrived by then."""
     attempts: int = Field(default=5, ge=1)
     """How often a round without quorum is tried before the run stops."""
     offences: int = Field(default=3, ge=1)
     """Refused updates after which a node is set aside."""
     poll_s: float = Field(default=0.5, gt=0)
-    """Seconds between two looks at the mail."""
+    """Seconds between two polls for replies."""
     fleet: Literal["measured", "profile"] = "measured"
     """What plans are made from: the devices' reports, or the fleet of the settings."""
     store: str = ""

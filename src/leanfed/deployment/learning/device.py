@@ -1,4 +1,4 @@
-"""What a node can say of itself: a short calibration, and the joules and the battery where its platform tells."""
+"""What a node measures of itself: a short calibration, and energy and battery where the platform reports them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EnergyMeter:
         return cls({path: value for path, value in found.items() if value is not None})
 
     def joules(self) -> float | None:
-        """What was spent since the start; a counter that began anew is taken at its range."""
+        """Joules since the start; a counter that wrapped around is corrected by its range."""
         spent = 0
         for path, before in self.before.items():
             after = _integer(path / "energy_uj")

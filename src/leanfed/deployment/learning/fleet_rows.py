@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from leanfed.algorithms.contract import ServerState
-from leanfed.deployment.learning.inbox import Accepted
+from leanfed.deployment.learning.mail import Accepted
 from leanfed.records import RoundPlan
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import RoundOutcome

@@ -9,7 +9,7 @@ import torch
 from flwr.serverapp import Grid
 
 from leanfed.deployment.learning.config import RunConfig, read_settings
-from leanfed.deployment.learning.post import Clock
+from leanfed.deployment.learning.mail import Clock
 from leanfed.deployment.learning.server import FleetServer
 from leanfed.errors import SettingsError
 from leanfed.files import folder_lock, owner_only, read_json, write_json
@@ -21,7 +21,7 @@ from leanfed.runs.settings import Settings
 FLEET = "fleet.json"  # the run's name in node stores, and how the run was carried out
 
 
-def serve(grid: Grid, config: RunConfig, clock: Clock | None = None) -> None:
+def play_run(grid: Grid, config: RunConfig, clock: Clock | None = None) -> None:
     """Play the run of a run-config, from the beginning or from its checkpoint."""
     torch.set_num_threads(1)  # results must not depend on the machine
     path = Path(config.run_folder)

@@ -1,4 +1,4 @@
-"""Who is there: one member per client, with what the server must remember of it."""
+"""The clients that have joined a run, and what the server must remember of each."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class Member:
     upload_share: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Plain values for the checkpoint."""
         return {**asdict(self), "device": self.device.model_dump()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Member:
-        """Back from them."""
+        """The inverse of `to_json`."""
         return cls(**{**values, "device": Device.model_validate(values["device"])})
 
 
 @dataclass
 class Members:
-    """All clients that have joined; nodes that were answered with a refusal are remembered too."""
+    """All clients that have joined, and the nodes that were asked, refused ones included."""
 
     by_client: dict[int, Member] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)  # nodes that got the question
+    asked: set[int] = field(default_factory=set)  # nodes that were sent a HelloRequest
     greeted: set[int] = field(default_factory=set)  # nodes that answered it, since the server was started
 
     def __iter__(self) -> Iterator[Member]:
@@ -70,10 +70,10 @@ class Members:
         return member
 
     def to_json(self) -> list[dict[str, Any]]:
-        """As plain values."""
+        """Plain values for the checkpoint."""
         return [member.to_json() for member in self]
 
     @classmethod
     def from_json(cls, rows: list[dict[str, Any]]) -> Members:
-        """Back from them; every node is asked again."""
+        """The inverse of `to_json`; every node is asked again who it is."""
         return cls({row["client"]: Member.from_json(row) for row in rows})

@@ -1,4 +1,4 @@
-"""What server and nodes say to each other: plain records and the codec's frames; nothing is ever unpickled.
+"""The messages between server and nodes: plain records and the codec's frames; nothing is ever unpickled.
 
 An order goes down with the base as one frame, the same object for every node, so that it is stored once. An answer
 comes up with the coded update as bytes in a plain record. Every field of an answer is checked as if it were hostile.
@@ -18,7 +18,7 @@ PROTOCOL: Final = 1
 FRAME_TYPE = "leanfed.frame"  # how an Array's bytes are to be read: by the codec, and by nothing else
 ANSWER, ORDER, BASE = "answer", "order", "base"
 RecordType = ArrayRecord | ConfigRecord | MetricRecord
-T = TypeVar("T", bound="Said")
+T = TypeVar("T", bound="WireRecord")
 
 
 class MessageError(InputError):
@@ -29,17 +29,17 @@ class MessageError(InputError):
         self.kind = kind
 
 
-class Said(Section):
+class WireRecord(Section):
     """A plain record that travels: exact types, finite numbers, no unknown keys."""
 
     model_config = ConfigDict(strict=True)
 
     protocol: Literal[1] = PROTOCOL
-    """Both sides must speak the same."""
+    """Version of these records; both sides must have the same."""
 
 
-class Device(Said):
-    """What a node knows of itself, in SI units; absent where its platform does not tell."""
+class Device(WireRecord):
+    """A node's measurements of itself, in SI units; absent where its platform does not provide them."""
 
     flops_per_s: float = Field(gt=0, le=1e18)
     """A short calibration: multiply-add throughput of one core."""
@@ -55,15 +55,15 @@ class Device(Said):
     """Charge of the battery as a share of full."""
 
 
-class Question(Said):
-    """The server asks a node who it is."""
+class HelloRequest(WireRecord):
+    """The server asks a node which client it is."""
 
     run: str
     """The run, as node stores name it."""
 
 
-class Hello(Said):
-    """A node's answer to it."""
+class Hello(WireRecord):
+    """A node's reply to a `HelloRequest`: which client it is, and what it brings."""
 
     client: int = Field(ge=0)
     samples: int = Field(gt=0)
@@ -76,7 +76,7 @@ class Hello(Said):
     """The node's clock when it answered."""
 
 
-class Order(Said):
+class Order(WireRecord):
     """One client's part of a round; the base travels beside it."""
 
     run: str
@@ -97,8 +97,8 @@ class Order(Said):
     """l, the client's share of the band; advice to its radio."""
 
 
-class Answer(Said):
-    """What comes back."""
+class Answer(WireRecord):
+    """A client's reply to an order."""
 
     run: str
     token: str
@@ -119,12 +119,12 @@ class Answer(Said):
     sent_at: float = Field(ge=0)
 
 
-def pack(*, device: Device | None = None, base: ArrayRecord | None = None, **said: Said) -> RecordDict:
+def pack(*, device: Device | None = None, base: ArrayRecord | None = None, **parts: WireRecord) -> RecordDict:
     """Records for a message; absent values are left out, since Flower's records cannot hold them."""
     if device is not None:
-        said["device"] = device
+        parts["device"] = device
     records: dict[str, RecordType] = {
-        name: ConfigRecord(record.model_dump(exclude_none=True)) for name, record in said.items()
+        name: ConfigRecord(record.model_dump(exclude_none=True)) for name, record in parts.items()
     }
     if base is not None:
         records[BASE] = base

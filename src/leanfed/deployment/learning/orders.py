@@ -1,4 +1,4 @@
-"""Everybody's order of a round, and what an honest answer to it looks like."""
+"""Each client's order of a round, and what an honest answer to it looks like."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_orders(
     evaluate: bool,
     value_bits: int,
 ) -> list[Expected]:
-    """Training for the plan's participants; where a test is due, a test for everybody, participants before training."""
+    """Training for the plan's participants; where a test is due, all members test, participants before they train."""
     given = _given(plan, world) if plan is not None else {}
     expected = []
     for member in members:

@@ -1,4 +1,4 @@
-"""Planning for devices that are really there: the simulator's planner over the nodes' own reports."""
+"""Planning for real devices: the simulator's planner over what the nodes report."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from leanfed.deployment.learning.reported_fleet import ReportedFleet
 from leanfed.records import Floats
@@ -23,33 +24,33 @@ from leanfed.tasks.task import Images, Task
 
 @dataclass(frozen=True)
 class FarTask(Task):
-    """A task whose samples are elsewhere: the server knows how many each client has, and no more."""
+    """A task whose samples are on the devices: the server knows only how many each client has."""
 
     guesses: Floats = field(default_factory=lambda: np.zeros(0))
 
     @cached_property
-    def majority_guess(self) -> Floats:
-        """As the clients report it."""
+    @override
+    def majority_guess(self) -> Floats:  # as the clients report it
         return self.guesses
 
 
 @dataclass(frozen=True)
 class FleetWorld(World):
-    """A world in which only those take part who are there."""
+    """A world in which only available clients take part."""
 
     available: set[int] = field(default_factory=set)
 
+    @override
     def cohort(self, round_number: int) -> tuple[int, ...]:
-        """Those of the settings' cohort who are there."""
         return tuple(client for client in self.wanted(round_number) if client in self.available)
 
     def wanted(self, round_number: int) -> tuple[int, ...]:
-        """The settings' cohort, there or not."""
+        """The cohort that the settings draw, available or not."""
         return super().cohort(round_number)
 
 
 def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[int, float]) -> FleetWorld:
-    """The server's world: clients with their reported sample counts, none where nobody has reported."""
+    """The server's world: clients with their reported sample counts, zero for a client that has not reported."""
     clients = settings.task.partition.clients
     counts = [samples.get(client, 0) for client in range(clients)]
     rows = tuple(np.arange(count) for count in counts)
@@ -72,7 +73,7 @@ def _no_images(settings: Settings) -> Images:
 
 
 class FleetPlanner:
-    """The planner of a run with what it stands on; plans again from where it was when a round is tried again."""
+    """The planner of a run, its world and its cost model; a round that is repeated is planned from the same memory."""
 
     def __init__(self, settings: Settings, world: FleetWorld, *, measured: bool) -> None:
         self.world = world
@@ -84,7 +85,7 @@ class FleetPlanner:
         self._before = self.planner.memory()
 
     def plan(self, number: int, available: Collection[int]) -> Planned | None:
-        """The plan of a round for those who are there; nothing where none of its cohort is."""
+        """The plan of a round for the available clients; None where none of its cohort is available."""
         self.world.available.clear()
         self.world.available.update(available)
         if not self.world.cohort(number):
@@ -95,7 +96,7 @@ class FleetPlanner:
         return self.planner.plan(number)
 
     def undo(self) -> None:
-        """Forget the last plan: its round did not come about."""
+        """Forget the last plan: its round had no quorum."""
         self.planner.remember(self._before)
 
     def done(self, number: int, accepted: Collection[int]) -> None:

@@ -4,8 +4,8 @@ A measured time becomes the speed at which the model predicts that time: after a
 model's cycles over the measured seconds, before it as fast as the calibration says (two operations a cycle). A
 measured throughput becomes the channel gain at which Eq. (7) has that rate on the share the client had. Power comes
 from the radio profile (the settings' fleet file, else the middle of their range). Joules of a training become zeta,
-Eq. (13); where the platform does not tell, the profile's zeta holds if a fleet file gives one, and else computing is
-not charged.
+Eq. (13); where the platform does not report them, the profile's zeta holds if a fleet file gives one, and else
+computing is not charged.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from typing_extensions import override
 
 from leanfed.deployment.learning.messages import Device
 from leanfed.rounds.costs import RadioSettings, computed_share
@@ -27,8 +28,8 @@ UNMEASURED_BIT_PER_S = 1e6  # before the first upload, where no profile gives a 
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What is known of one client's device."""
+class DeviceReport:
+    """One client's device: what it reported, and the throughput that the server measured."""
 
     device: Device
     upload_bit_per_s: float | None = None  # as the server saw its last update arrive
@@ -37,26 +38,26 @@ class Seen:
 
 @final
 class ReportedFleet(Fleet):
-    """Devices by their newest reports; a round that was asked for once keeps its answer."""
+    """Devices by their newest reports; the state of a round is made once and then kept."""
 
     def __init__(self, radio: RadioSettings, world: World, profile: Fleet) -> None:
         self.radio = radio
         self.world = world
         self.profile = profile
-        self.seen: dict[int, Seen] = {}
+        self.newest: dict[int, DeviceReport] = {}
         self._states: dict[int, FleetState] = {}
 
     @property
+    @override
     def devices(self) -> int:
-        """How many devices there are."""
         return self.profile.devices
 
     def renew(self, number: int) -> None:
         """Make the state of a round from the newest reports; it then holds until the next renewal."""
         self._states = {number: self._make(number)}
 
+    @override
     def state(self, number: int) -> FleetState:
-        """The reports that hold in round `number`."""
         if number not in self._states:
             self._states[number] = self._make(number)
         return self._states[number]
@@ -69,12 +70,12 @@ class ReportedFleet(Fleet):
         if not given:
             zeta = np.zeros(self.devices)
             gain = np.array([self._gain(UNMEASURED_BIT_PER_S, 1.0, p, base) for p in power])
-        for client, seen in self.seen.items():
-            cpu[client] = self.cpu_hz(seen.device)
-            if (measured := self._zeta(seen.device, cpu[client])) is not None:
+        for client, report in self.newest.items():
+            cpu[client] = self.cpu_hz(report.device)
+            if (measured := self._zeta(report.device, cpu[client])) is not None:
                 zeta[client] = measured
-            if seen.upload_bit_per_s is not None and not given:
-                gain[client] = self._gain(seen.upload_bit_per_s, seen.upload_share, power[client], base)
+            if report.upload_bit_per_s is not None and not given:
+                gain[client] = self._gain(report.upload_bit_per_s, report.upload_share, power[client], base)
         return FleetState(gain, power, cpu, zeta, base.bandwidth_hz, base.noise_w_per_hz)
 
     def cpu_hz(self, device: Device) -> float:

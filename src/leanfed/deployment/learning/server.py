@@ -16,13 +16,12 @@ from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.checks import digest
 from leanfed.deployment.learning.config import RunConfig
 from leanfed.deployment.learning.fleet_rows import Held, outcome_of, rows_of
-from leanfed.deployment.learning.inbox import Accepted, Inbox
+from leanfed.deployment.learning.mail import Accepted, Clock, Inbox, Letter, Post
 from leanfed.deployment.learning.members import Members
-from leanfed.deployment.learning.messages import Question, base_record, pack
+from leanfed.deployment.learning.messages import HelloRequest, base_record, pack
 from leanfed.deployment.learning.orders import make_orders
 from leanfed.deployment.learning.planning import FleetPlanner, far_world
-from leanfed.deployment.learning.post import Clock, Letter, Post
-from leanfed.deployment.learning.reported_fleet import Seen
+from leanfed.deployment.learning.reported_fleet import DeviceReport
 from leanfed.errors import LeanfedError
 from leanfed.records import RoundPlan
 from leanfed.results import RunFolder, joined
@@ -99,8 +98,8 @@ class FleetServer:
         """Ask nodes that are new here who they are; their answers are taken whenever they come."""
         members = self.inbox.members
         new = sorted(self.post.online() - members.asked)
-        question = pack(question=Question(run=self.run_name))
-        letters = [Letter(node, question, "query", "hello") for node in new]
+        request = pack(request=HelloRequest(run=self.run_name))
+        letters = [Letter(node, request, "query", "hello") for node in new]
         members.asked.update(new)
         for letter in self.post.send(letters, max(ttl_s, GRACE_S)):
             members.asked.discard(letter.node)
@@ -169,8 +168,9 @@ class FleetServer:
                 planner.planner.remember(self.planner.planner.memory())
             self.planner, self._counted = planner, counted
         if self.planner.reports is not None:
-            self.planner.reports.seen = {
-                member.client: Seen(member.device, member.upload_bit_per_s, member.upload_share) for member in members
+            self.planner.reports.newest = {
+                member.client: DeviceReport(member.device, member.upload_bit_per_s, member.upload_share)
+                for member in members
             }
         return self.planner
 

@@ -16,6 +16,6 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run, or go on with, the experiment of the run-config."""
     from leanfed.deployment.learning.config import run_config
-    from leanfed.deployment.learning.fleet_run import serve
+    from leanfed.deployment.learning.fleet_run import play_run
 
-    serve(grid, run_config(context.run_config))
+    play_run(grid, run_config(context.run_config))

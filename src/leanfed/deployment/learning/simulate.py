@@ -1,10 +1,13 @@
-"""The same apps and the same settings file in Flower's simulation engine, one virtual node per client.
+r"""The same apps and the same settings file in Flower's simulation engine, one virtual node per client.
 
     python -m leanfed.deployment.learning.simulate SETTINGS.toml OUT
 
-Ray, which that engine is made of, listens on all addresses: run it where nobody else can call, for example in a network
-of its own: `unshare --map-root-user --net sh -c 'ip link set lo up && python -m leanfed.deployment.learning.simulate
-SETTINGS.toml OUT'`.
+Ray, which that engine is made of, listens on all addresses: run it where no other machine can connect, for example in a
+network of its own:
+
+    unshare --map-root-user --net sh -c \
+        'ip link set lo up && python -m leanfed.deployment.learning.simulate SETTINGS.toml OUT'
+
 leanfed's own simulator (`leanfed run`) gives the same losses, much faster.
 """
 
@@ -37,7 +40,7 @@ def simulate(settings: Settings, out: Path, *, data_dir: Path | None = None, **c
 
     from leanfed.deployment.learning.client_app import app as client_app
     from leanfed.deployment.learning.config import run_config
-    from leanfed.deployment.learning.fleet_run import serve
+    from leanfed.deployment.learning.fleet_run import play_run
 
     out = out.resolve()
     with owner_only():
@@ -53,7 +56,7 @@ def simulate(settings: Settings, out: Path, *, data_dir: Path | None = None, **c
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(grid, run_config(values))
+        play_run(grid, run_config(values))
 
     def answer(message: Message, context: Context) -> Message:
         # This way of starting Flower has no run-config of its own, and a context's may not be changed.

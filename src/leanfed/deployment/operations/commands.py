@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from leanfed.deployment.operations.folder import Bundle, Fleet, check_private
+from leanfed.deployment.operations.folder import Bundle, FleetFolder, check_private
 from leanfed.deployment.operations.keys import address
 from leanfed.errors import InputError
 
@@ -23,7 +23,7 @@ QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds between a node's
 
 
 def environment(home: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What Flower's programs are told: its files in `home`, nothing sent out, this installation's programs first."""
+    """The environment of Flower's programs: its files in `home`, no telemetry, this installation's programs first."""
     base = os.environ if base is None else base
     here = str(Path(sys.executable).parent)
     direct = ",".join(filter(None, [base.get("NO_PROXY") or base.get("no_proxy"), *LOOPBACK]))
@@ -46,7 +46,7 @@ def program(name: str) -> str:
     return str(path)
 
 
-def superlink(fleet: Fleet, *, insecure: bool = False) -> list[str]:
+def superlink(fleet: FleetFolder, *, insecure: bool = False) -> list[str]:
     """SuperLink on loopback: fleet, control and runtime APIs on one port that no other machine reaches."""
     folder = fleet.server
     secure = [
@@ -61,13 +61,13 @@ def superlink(fleet: Fleet, *, insecure: bool = False) -> list[str]:
     ]
 
 
-def server_superexec(fleet: Fleet, *, insecure: bool = False) -> list[str]:
+def server_superexec(fleet: FleetFolder, *, insecure: bool = False) -> list[str]:
     """The SuperExec that starts ServerApps."""
     trust = ["--insecure"] if insecure else ["--root-certificates", str(fleet.ca / "ca.crt")]
     return _superexec(address("127.0.0.1", fleet.control_port), trust, fleet.server / "superexec.secret")
 
 
-def door(fleet: Fleet, *, host: str, port: int, max_upload_mb: int) -> list[str]:
+def door(fleet: FleetFolder, *, host: str, port: int, max_upload_mb: int) -> list[str]:
     """The fleet's door before SuperLink."""
     return [
         *(sys.executable, "-m", "leanfed.deployment.door.proxy", "--host", host, "--port", str(port)),

@@ -1,4 +1,4 @@
-"""What the operator asks of SuperLink on its own machine: nodes, runs, logs. SuperLink does not ask who is calling."""
+"""What the operator asks of SuperLink on its own machine: nodes, runs, logs. These calls are not authenticated."""
 
 from __future__ import annotations
 
@@ -116,15 +116,15 @@ class Control:
 
 
 def synchronise(control: Control, roster: Roster) -> None:
-    """Make SuperLink's list of nodes that of the roster; it keeps nodes that were registered by nobody we know out."""
+    """Make SuperLink's list of nodes that of the roster: register what is missing, unregister what is not in it."""
     present = {node.fingerprint: node for node in control.nodes()}
-    for member in roster.members:
-        if member.revoked is None and member.fingerprint not in present:
-            control.register(member.name, member.public_key)
-    for key, node in present.items():
+    for node in roster.nodes:
+        if node.revoked is None and node.fingerprint not in present:
+            control.register(node.name, node.public_key)
+    for key, state in present.items():
         known = roster.find(key)
         if known is None or known.revoked is not None:
-            control.unregister(node.node_id)
+            control.unregister(state.node_id)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True)
-class Fleet:
+class FleetFolder:
     """A deployment folder on the server's machine."""
 
     path: Path
@@ -39,7 +39,7 @@ class Fleet:
     control_port: int = CONTROL_PORT
 
     @classmethod
-    def open(cls, path: Path) -> Fleet:
+    def open(cls, path: Path) -> FleetFolder:
         """The fleet in a folder that `leanfed deploy keys` made."""
         file = path / "fleet.json"
         if not file.is_file():
@@ -121,6 +121,9 @@ class Bundle:
     def audit(self) -> Audit:
         """The node's own audit log."""
         return Audit(self.path / "audit.jsonl")
+
+
+Fleet = FleetFolder  # the name by which the command line imports it
 
 
 def checked_name(name: str) -> str:

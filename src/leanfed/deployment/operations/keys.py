@@ -22,7 +22,7 @@ from leanfed.deployment.operations.folder import (
     CONTROL_PORT,
     FLEET_PORT,
     Bundle,
-    Fleet,
+    FleetFolder,
     check_private,
     checked_name,
     private_folder,
@@ -45,7 +45,7 @@ def make_fleet(
     port: int = FLEET_PORT,
     control_port: int = CONTROL_PORT,
     days: int = SERVER_DAYS,
-) -> Fleet:
+) -> FleetFolder:
     """Make a new deployment folder with its authority, its server's certificate and one bundle per node."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path} exists and is not an empty folder. Choose a new folder for a new fleet.")
@@ -55,7 +55,7 @@ def make_fleet(
         raise InputError(f"A node's name comes twice in {', '.join(nodes)}. Names must differ.")
     alternatives = _alternatives(hosts)
     private_folder(path)
-    fleet = Fleet(path.resolve(), path.resolve().name, tuple(hosts) or ("127.0.0.1",), port, control_port)
+    fleet = FleetFolder(path.resolve(), path.resolve().name, tuple(hosts) or ("127.0.0.1",), port, control_port)
     _make_authority(fleet, CA_DAYS)
     private_folder(fleet.server)
     private_folder(path / "nodes")
@@ -71,7 +71,7 @@ def make_fleet(
 
 
 def issue_server(
-    fleet: Fleet, *, days: int = SERVER_DAYS, alternatives: x509.SubjectAlternativeName | None = None
+    fleet: FleetFolder, *, days: int = SERVER_DAYS, alternatives: x509.SubjectAlternativeName | None = None
 ) -> None:
     """Issue the server's certificate anew, with a new key, for the hosts of the fleet and loopback."""
     authority, signer = _read_authority(fleet)
@@ -89,7 +89,7 @@ def issue_server(
     write_private(fleet.server / "server.crt", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
-def add_node(fleet: Fleet, name: str, *, public_key: Path | None = None, days: int = NODE_DAYS) -> Bundle:
+def add_node(fleet: FleetFolder, name: str, *, public_key: Path | None = None, days: int = NODE_DAYS) -> Bundle:
     """Register a node and make its bundle; with `public_key`, its private key stays where it was made."""
     line, private = (_read_public(public_key), None) if public_key is not None else _new_node_key(name)
     roster = Roster.load(fleet.registry).add(name, line, fingerprint(line.encode()), days)
@@ -106,14 +106,14 @@ def add_node(fleet: Fleet, name: str, *, public_key: Path | None = None, days: i
     return bundle
 
 
-def revoke_node(fleet: Fleet, name: str) -> None:
+def revoke_node(fleet: FleetFolder, name: str) -> None:
     """Shut a node out, at once where the server runs."""
     roster = Roster.load(fleet.registry).revoke(name)
     roster.save(fleet.registry)
     fleet.audit.write("node revoked", node=name, client_id=roster[name].client_id, key=roster[name].fingerprint)
 
 
-def renew(fleet: Fleet, name: str, days: int) -> None:
+def renew(fleet: FleetFolder, name: str, days: int) -> None:
     """Issue the server's certificate anew (`server`), or let a node's key stand for `days` more."""
     if name == "server":
         issue_server(fleet, days=days)
@@ -124,7 +124,7 @@ def renew(fleet: Fleet, name: str, days: int) -> None:
         fleet.audit.write("node renewed", node=name, expires=roster[name].expires)
 
 
-def change_hosts(fleet: Fleet, hosts: Sequence[str], days: int = SERVER_DAYS) -> Fleet:
+def change_hosts(fleet: FleetFolder, hosts: Sequence[str], days: int = SERVER_DAYS) -> FleetFolder:
     """Give the server other names; its certificate is issued anew and the bundles made from now on name the first."""
     changed = replace(fleet, hosts=tuple(hosts))
     issue_server(changed, days=days, alternatives=_alternatives(hosts))
@@ -170,7 +170,7 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _make_authority(fleet: Fleet, days: int) -> None:
+def _make_authority(fleet: FleetFolder, days: int) -> None:
     private_folder(fleet.ca)
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{fleet.name} fleet authority"[:64])])
@@ -184,7 +184,7 @@ def _make_authority(fleet: Fleet, days: int) -> None:
     write_private(fleet.ca / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
-def _read_authority(fleet: Fleet) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _read_authority(fleet: FleetFolder) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = serialization.load_pem_private_key(check_private(fleet.ca / "ca.key").read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{fleet.ca / 'ca.key'} is not an elliptic-curve key. Restore the one that made this fleet.")

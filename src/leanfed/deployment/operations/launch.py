@@ -13,7 +13,7 @@ from pathlib import Path
 from leanfed.deployment.operations import commands
 from leanfed.deployment.operations import warm_programs as warm
 from leanfed.deployment.operations.control import Control, ServerUnreachableError, synchronise
-from leanfed.deployment.operations.folder import Bundle, Fleet, private_folder
+from leanfed.deployment.operations.folder import Bundle, FleetFolder, private_folder
 from leanfed.deployment.operations.handshake import (
     RefusedError,
     UnreachableError,
@@ -43,7 +43,7 @@ class ServerOptions:
     insecure: bool = False
 
 
-def serve(fleet: Fleet, options: ServerOptions, say: Say, echo: Say | None = None) -> None:
+def run_server(fleet: FleetFolder, options: ServerOptions, say: Say, echo: Say | None = None) -> None:
     """Run SuperLink, its SuperExec and the door until a signal or until one of them ends."""
     port = options.port or fleet.port
     if options.insecure:
@@ -68,7 +68,10 @@ def serve(fleet: Fleet, options: ServerOptions, say: Say, echo: Say | None = Non
             fleet.audit.write("server stopped")
 
 
-def _start_server(fleet: Fleet, options: ServerOptions, port: int, supervisor: Supervisor) -> Control | None:
+serve = run_server  # the name by which the command line imports it
+
+
+def _start_server(fleet: FleetFolder, options: ServerOptions, port: int, supervisor: Supervisor) -> Control | None:
     env = commands.environment(private_folder(fleet.server / "flwr"))
     watch = LogWatch(fleet.audit, "SuperLink, loopback")
     supervisor.start("superlink", commands.superlink(fleet, insecure=options.insecure), env, watch)
@@ -112,7 +115,7 @@ class _Warm:
 class _Roster:
     """Applies changes of the roster to the running SuperLink; the door reads it by itself."""
 
-    def __init__(self, fleet: Fleet, control: Control | None) -> None:
+    def __init__(self, fleet: FleetFolder, control: Control | None) -> None:
         self.fleet = fleet
         self.control = control
         self.seen = fleet.registry.stat().st_mtime_ns
@@ -253,12 +256,12 @@ def node_values(bundle: Bundle, options: NodeOptions) -> Mapping[str, commands.V
     return values | ({} if options.data is None else {"data": options.data})
 
 
-def connect(fleet: Fleet, *, insecure: bool, port: int | None = None) -> Control:
+def connect(fleet: FleetFolder, *, insecure: bool, port: int | None = None) -> Control:
     """The control API of a fleet's SuperLink."""
     return Control(address("127.0.0.1", port or fleet.control_port), None if insecure else fleet.ca / "ca.crt")
 
 
-def _check_certificates(fleet: Fleet, say: Say) -> None:
+def _check_certificates(fleet: FleetFolder, say: Say) -> None:
     for certificate in (fleet.ca / "ca.crt", fleet.server / "server.crt"):
         end = expiry(check_certificate(certificate))
         if end - datetime.now(UTC) < SOON:
@@ -299,7 +302,7 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _ready(fleet: Fleet, options: ServerOptions, port: int) -> str:
+def _ready(fleet: FleetFolder, options: ServerOptions, port: int) -> str:
     if options.insecure:
         return f"ready, WITHOUT encryption or keys, on 127.0.0.1:{fleet.control_port}; Ctrl-C stops"
     return f"ready: nodes call {address(options.host, port)}; audit log {fleet.audit.path}; Ctrl-C stops"

@@ -14,7 +14,7 @@ from leanfed.files import read_json, write_json
 
 
 @dataclass(frozen=True)
-class Member:
+class RegisteredNode:
     """One node: its name, its number in the data's partition and its public key."""
 
     name: str
@@ -35,33 +35,33 @@ class Member:
 
 @dataclass(frozen=True)
 class Roster:
-    """All members, revoked ones too: a name or a number is never given twice."""
+    """All nodes, revoked ones too: a name or a number is never given twice."""
 
-    members: tuple[Member, ...] = ()
+    nodes: tuple[RegisteredNode, ...] = ()
 
     @classmethod
     def load(cls, path: Path) -> Roster:
         """The roster in nodes.json; empty where there is none yet."""
         if not path.exists():
             return cls()
-        return cls(tuple(Member(**values) for values in read_json(path)["nodes"]))
+        return cls(tuple(RegisteredNode(**values) for values in read_json(path)["nodes"]))
 
     def save(self, path: Path) -> None:
         """Write nodes.json."""
-        write_json(path, {"nodes": [asdict(member) for member in self.members]})
+        write_json(path, {"nodes": [asdict(node) for node in self.nodes]})
 
     def add(self, name: str, public_key: str, fingerprint: str, days: int) -> Roster:
-        """A roster with one more member, numbered after the highest number so far."""
+        """A roster with one more node, numbered after the highest number so far."""
         checked_name(name)
-        for member in self.members:
-            if member.name == name:
+        for node in self.nodes:
+            if node.name == name:
                 raise InputError(f"There is a node {name!r} already. Choose another name, also if it was revoked.")
-            if member.fingerprint == fingerprint:
-                raise InputError(f"This key is already that of {member.name!r}. Make a new key for {name!r}.")
-        number = 1 + max((member.client_id for member in self.members), default=-1)
+            if node.fingerprint == fingerprint:
+                raise InputError(f"This key is already that of {node.name!r}. Make a new key for {name!r}.")
+        number = 1 + max((node.client_id for node in self.nodes), default=-1)
         now = datetime.now(UTC)
-        member = Member(name, number, fingerprint, public_key, stamp(now), stamp(now + timedelta(days=days)))
-        return Roster((*self.members, member))
+        node = RegisteredNode(name, number, fingerprint, public_key, stamp(now), stamp(now + timedelta(days=days)))
+        return Roster((*self.nodes, node))
 
     def revoke(self, name: str) -> Roster:
         """A roster in which `name` may not join any more."""
@@ -75,27 +75,27 @@ class Roster:
             raise InputError(f"{name!r} was revoked on {self[name].revoked}. Add a node with a new key instead.")
         return self._with(replace(self[name], expires=stamp(datetime.now(UTC) + timedelta(days=days))))
 
-    def find(self, fingerprint: str) -> Member | None:
-        """The member with this key."""
-        return next((member for member in self.members if member.fingerprint == fingerprint), None)
+    def find(self, fingerprint: str) -> RegisteredNode | None:
+        """The node with this key."""
+        return next((node for node in self.nodes if node.fingerprint == fingerprint), None)
 
     def rows(self, online: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """One row per member for people and machines; `online` maps a key to what SuperLink says of it."""
+        """One row per node for people and machines; `online` maps a key to what SuperLink says of it."""
         rows = []
-        for member in self.members:
-            seen = "unknown" if online is None else online.get(member.fingerprint, "offline")
-            row = {"node": member.name, "client_id": member.client_id, "state": member.refusal() or seen}
-            rows.append(row | {"key": member.fingerprint, "expires": member.expires, "revoked": member.revoked})
+        for node in self.nodes:
+            seen = "unknown" if online is None else online.get(node.fingerprint, "offline")
+            row = {"node": node.name, "client_id": node.client_id, "state": node.refusal() or seen}
+            rows.append(row | {"key": node.fingerprint, "expires": node.expires, "revoked": node.revoked})
         return rows
 
-    def __getitem__(self, name: str) -> Member:
-        for member in self.members:
-            if member.name == name:
-                return member
-        raise InputError(f"There is no node {name!r}; {nearest(name, (m.name for m in self.members))}")
+    def __getitem__(self, name: str) -> RegisteredNode:
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise InputError(f"There is no node {name!r}; {nearest(name, (m.name for m in self.nodes))}")
 
-    def _with(self, changed: Member) -> Roster:
-        return Roster(tuple(changed if member.name == changed.name else member for member in self.members))
+    def _with(self, changed: RegisteredNode) -> Roster:
+        return Roster(tuple(changed if node.name == changed.name else node for node in self.nodes))
 
 
 def stamp(moment: datetime) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leanfed.deployment.operations.control import Control
-from leanfed.deployment.operations.folder import Fleet
+from leanfed.deployment.operations.folder import FleetFolder
 from leanfed.deployment.operations.keys import expiry
 from leanfed.deployment.operations.roster import Roster
 from leanfed.deployment.operations.submit import open_control
@@ -17,7 +17,7 @@ from leanfed.errors import LeanfedError, StorageError
 from leanfed.results import RunFolder
 
 
-def status(fleet: Fleet, hours: float = 24.0) -> dict[str, Any]:
+def status(fleet: FleetFolder, hours: float = 24.0) -> dict[str, Any]:
     """Server, nodes, runs, rounds, and refusals of the last hours, as one JSON object."""
     server, online, runs = _server(fleet)
     return {
@@ -31,7 +31,7 @@ def status(fleet: Fleet, hours: float = 24.0) -> dict[str, Any]:
     }
 
 
-def refusals(fleet: Fleet, hours: float) -> list[dict[str, Any]]:
+def refusals(fleet: FleetFolder, hours: float) -> list[dict[str, Any]]:
     """Reasons and how often, the most frequent first: of the door, of SuperLink, and of the server's own checks."""
     since = (datetime.now(UTC) - timedelta(hours=hours)).isoformat()
     counts: Counter[tuple[str, str]] = Counter()
@@ -42,7 +42,7 @@ def refusals(fleet: Fleet, hours: float) -> list[dict[str, Any]]:
     return [{"why": why, "who": who, "times": times} for (why, who), times in counts.most_common()]
 
 
-def _server(fleet: Fleet) -> tuple[str, dict[str, str] | None, list[dict[str, Any]]]:
+def _server(fleet: FleetFolder) -> tuple[str, dict[str, str] | None, list[dict[str, Any]]]:
     if not fleet.running.exists():
         return "not running", None, []
     try:

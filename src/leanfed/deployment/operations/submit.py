@@ -12,7 +12,7 @@ from flwr.cli.build import build_fab_from_disk
 
 from leanfed.deployment.operations.control import Control, RunState
 from leanfed.deployment.operations.flower_app import write_app
-from leanfed.deployment.operations.folder import Fleet
+from leanfed.deployment.operations.folder import FleetFolder
 from leanfed.deployment.operations.launch import connect
 from leanfed.errors import InputError, LeanfedError
 from leanfed.files import read_json
@@ -34,7 +34,7 @@ class Submitted:
     folder: Path
 
 
-def open_control(fleet: Fleet) -> Control:
+def open_control(fleet: FleetFolder) -> Control:
     """The control API of the server that runs in this folder."""
     if not fleet.running.exists():
         raise InputError(f"No server runs in {fleet.path}. Start it with: leanfed deploy server {fleet.path}")
@@ -43,7 +43,7 @@ def open_control(fleet: Fleet) -> Control:
 
 
 def run_values(
-    fleet: Fleet, settings: str, folder: Path, *, resume: bool, changes: Mapping[str, Value]
+    fleet: FleetFolder, settings: str, folder: Path, *, resume: bool, changes: Mapping[str, Value]
 ) -> dict[str, Value]:
     """The run-config of a run in this fleet."""
     given: dict[str, Value] = {
@@ -57,7 +57,7 @@ def run_values(
     return given | dict(changes)
 
 
-def submit(fleet: Fleet, settings: Settings, folder: Path, changes: Mapping[str, Value]) -> Submitted:
+def submit(fleet: FleetFolder, settings: Settings, folder: Path, changes: Mapping[str, Value]) -> Submitted:
     """Start a new run; its folder must be new."""
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} holds something already. Go on with it by --resume, or choose another --out.")
@@ -65,13 +65,13 @@ def submit(fleet: Fleet, settings: Settings, folder: Path, changes: Mapping[str,
     return _start(fleet, run_values(fleet, text, folder.resolve(), resume=False, changes=changes), folder.resolve())
 
 
-def resume(fleet: Fleet, folder: Path, changes: Mapping[str, Value]) -> Submitted:
+def resume(fleet: FleetFolder, folder: Path, changes: Mapping[str, Value]) -> Submitted:
     """Go on with the run in a folder, after whatever stopped it."""
     text = json.dumps(RunFolder(folder).read_settings())
     return _start(fleet, run_values(fleet, text, folder.resolve(), resume=True, changes=changes), folder.resolve())
 
 
-def _start(fleet: Fleet, config: Mapping[str, Value], folder: Path) -> Submitted:
+def _start(fleet: FleetFolder, config: Mapping[str, Value], folder: Path) -> Submitted:
     with open_control(fleet) as control:
         fab = build_fab_from_disk(write_app(fleet.server / "leanfed-app"))
         run_id = control.start(fab, config)
@@ -79,7 +79,7 @@ def _start(fleet: Fleet, config: Mapping[str, Value], folder: Path) -> Submitted
     return Submitted(run_id, folder)
 
 
-def follow(fleet: Fleet, submitted: Submitted, show: Callable[[str], None]) -> None:
+def follow(fleet: FleetFolder, submitted: Submitted, show: Callable[[str], None]) -> None:
     """Show the run's log until it ends; Ctrl-C stops the run, whose checkpoint stays."""
     with open_control(fleet) as control:
         try:
@@ -93,7 +93,7 @@ def follow(fleet: Fleet, submitted: Submitted, show: Callable[[str], None]) -> N
     _check(fleet, submitted, state)
 
 
-def _check(fleet: Fleet, submitted: Submitted, state: RunState) -> None:
+def _check(fleet: FleetFolder, submitted: Submitted, state: RunState) -> None:
     fleet.audit.write("run ended", run_id=state.run_id, outcome=state.outcome, details=state.details or None)
     if state.outcome != "completed":
         raise RunFailedError(
@@ -101,7 +101,7 @@ def _check(fleet: Fleet, submitted: Submitted, state: RunState) -> None:
         )
 
 
-def _way_on(fleet: Fleet, folder: Path) -> str:
+def _way_on(fleet: FleetFolder, folder: Path) -> str:
     return f"Go on with: leanfed deploy run {fleet.path} --resume {folder}"
 
 

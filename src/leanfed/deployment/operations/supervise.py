@@ -30,12 +30,12 @@ class ChildEndedError(LeanfedError):
 
 
 class StopRequested(Exception):
-    """SIGTERM or SIGINT came: the wish of the user, not a fault."""
+    """SIGTERM or SIGINT came: the user wants to stop, nothing failed."""
 
 
 @dataclass
 class Child:
-    """One process and what it said last."""
+    """One process and its last lines of output."""
 
     name: str
     process: subprocess.Popen[str]
@@ -110,10 +110,10 @@ class Supervisor:
         for child in self.children:
             how = child.ended()
             if how is not None:
-                time.sleep(0.2)  # its last words are on their way
-                words = "\n".join(f"  {line}" for line in child.last) or "  (nothing)"
+                time.sleep(0.2)  # its last lines are on their way
+                lines = "\n".join(f"  {line}" for line in child.last) or "  (nothing)"
                 raise ChildEndedError(
-                    f"{child.name} ended with {how}; the rest was stopped. It said last:\n{words}\n"
+                    f"{child.name} ended with {how}; the rest was stopped. Its last lines:\n{lines}\n"
                     f"More is in {self.logs / (child.name + '.log')}."
                 )
 
@@ -169,12 +169,12 @@ class Supervisor:
                 _signal_group(child.process.pid, signal.SIGKILL)
                 child.process.wait()
                 if child.pump is not None:
-                    child.pump.join(GRACE_S)  # its last words are written
+                    child.pump.join(GRACE_S)  # its last lines are written
         self.children.clear()
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; False where nobody is left in it."""
+    """Send a signal to a process group; False where it has no process left."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

@@ -2,9 +2,10 @@
 
 Flower starts a program for each message (`flwr-clientapp`) and each run (`flwr-serverapp`), and nearly all of its time
 goes into imports. A small program of that name, first in the SuperExec's PATH, hands its arguments to the process here
-instead; where nobody answers, it becomes the real one. The socket is in a folder for the owner alone, and the caller's
-user is checked. A node's process also holds torch, the data and the model. The server's holds flwr only: SuperLink
-gives up a program that has not called within 30 s of its start, which on a busy machine its imports alone can take.
+instead; where that process is not running, it becomes the real one. The socket is in a folder for the owner alone, and
+the caller's user is checked. A node's process also holds torch, the data and the model. The server's holds flwr only:
+SuperLink gives up a program that has not called within 30 s of its start, which on a busy machine its imports alone can
+take.
 
     prepare(folder, NAME)                                                  writes folder/bin/NAME
     python -m leanfed.deployment.operations.warm_programs FOLDER NAME      runs the process
@@ -79,7 +80,7 @@ def command(folder: Path, name: str) -> list[str]:
 
 
 @dataclass
-class Task:
+class ForkedProgram:
     """A child at work, and who waits for it."""
 
     pid: int
@@ -93,11 +94,11 @@ class ForkServer:
 
     folder: Path
     name: str
-    tasks: dict[int, Task] = field(default_factory=dict)  # pid -> task
+    programs: dict[int, ForkedProgram] = field(default_factory=dict)  # pid -> program
     loaded: str = ""
     _program: Callable[[], object] = print  # once it is loaded
 
-    def serve(self) -> None:
+    def run(self) -> None:
         """Take requests until SIGTERM or SIGINT."""
         self._program = _import_all(self.name)
         listener = self._listen()
@@ -113,7 +114,7 @@ class ForkServer:
             for key, _ in watcher.select():
                 if key.fileobj is listener:
                     self._start(listener, watcher)
-                elif isinstance(key.data, Task):
+                elif isinstance(key.data, ForkedProgram):
                     with suppress(ProcessLookupError):  # the caller is gone, and so is the need for an answer
                         os.kill(key.data.pid, signal.SIGTERM)
                     watcher.unregister(key.fileobj)
@@ -151,27 +152,27 @@ class ForkServer:
             self._run(request, descriptors, channel)
         for descriptor in (*descriptors, channel):
             os.close(descriptor)
-        task = Task(pid, caller, report)
-        self.tasks[pid] = task
+        program = ForkedProgram(pid, caller, report)
+        self.programs[pid] = program
         print(f"warm: {self.name} {pid}", flush=True)
-        watcher.register(caller, selectors.EVENT_READ, task)
+        watcher.register(caller, selectors.EVENT_READ, program)
 
     def _reap(self, watcher: selectors.BaseSelector) -> None:
         """Answer for children that have ended, then load what they had to."""
-        while self.tasks:
+        while self.programs:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            task = self.tasks.pop(pid)
+            program = self.programs.pop(pid)
             code = os.waitstatus_to_exitcode(status)
             with suppress(OSError):
-                task.caller.sendall(bytes([code if 0 <= code < 256 else 1]))
+                program.caller.sendall(bytes([code if 0 <= code < 256 else 1]))
             with suppress(KeyError):
-                watcher.unregister(task.caller)
-            task.caller.close()
-            with os.fdopen(task.report, "rb") as report:
+                watcher.unregister(program.caller)
+            program.caller.close()
+            with os.fdopen(program.report, "rb") as report:
                 used = report.read(LONGEST_REQUEST).decode()
-            if used and used != self.loaded and not self.tasks:
+            if used and used != self.loaded and not self.programs:
                 self._load(used)
 
     def _load(self, used: str) -> None:
@@ -256,4 +257,4 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 if __name__ == "__main__":
-    ForkServer(Path(sys.argv[1]), sys.argv[2]).serve()
+    ForkServer(Path(sys.argv[1]), sys.argv[2]).run()

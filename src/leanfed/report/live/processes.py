@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from leanfed.errors import BusyError, InputError
-from leanfed.files import lock_owner
+from leanfed.files import LockOwner, lock_owner
 from leanfed.results import RunFolder
 
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)  # exit codes of a run that was asked to stop
@@ -66,7 +66,7 @@ class Processes:
             raise InputError(f"{folder.path.name} has finished; there is nothing to resume.")
         owner = lock_owner(folder.path)
         if owner is not None or self.starting(folder.path):
-            raise BusyError(f"{folder.path.name} is being run already{f' by process {owner}' if owner else ''}.")
+            raise BusyError(f"{folder.path.name} is being run already{f' by {owner}' if owner else ''}.")
         command = [sys.executable, "-m", "leanfed.cli", "resume", str(folder.path.resolve()), "--json"]
         command += [] if self._data_dir is None else ["--data-dir", str(self._data_dir)]
         messages = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process may write
@@ -89,7 +89,7 @@ class Processes:
             raise InputError(f"{folder.path.name} is not running, so it cannot be stopped.")
         if not _runs_only_this(owner):
             raise InputError(
-                f"{folder.path.name} is run by process {owner}, which is not a `leanfed run` or `leanfed resume` and "
+                f"{folder.path.name} is run by {owner}, which is not a `leanfed run` or `leanfed resume` and "
                 "may be doing more than this run. Stop it where it was started; the run can be resumed here."
             )
         _terminate(owner, folder.path)
@@ -101,20 +101,22 @@ def stoppable(folder: Path) -> bool:
     return owner is not None and _runs_only_this(owner)
 
 
-def _runs_only_this(process: int) -> bool:
-    """Whether a process is `leanfed run` or `leanfed resume`, where the system tells (/proc)."""
+def _runs_only_this(owner: LockOwner) -> bool:
+    """Whether a process of this machine is `leanfed run` or `leanfed resume`, where the system tells (/proc)."""
+    if not owner.here:
+        return False
     try:
-        words = Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+        words = Path(f"/proc/{owner.process}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
     except OSError:
         return False
     called = [place for place, word in enumerate(words) if word == "leanfed.cli" or Path(word).name == "leanfed"]
     return bool(called) and words[called[0] + 1 : called[0] + 2] in [[verb] for verb in VERBS]
 
 
-def _terminate(owner: int, folder: Path) -> None:
+def _terminate(owner: LockOwner, folder: Path) -> None:
     """Signal the process that holds the folder, and no later one that was given its number."""
     try:
-        handle = os.pidfd_open(owner)
+        handle = os.pidfd_open(owner.process)
     except OSError:
         return  # it has ended by itself
     try:
@@ -123,6 +125,6 @@ def _terminate(owner: int, folder: Path) -> None:
     except ProcessLookupError:
         return
     except PermissionError:
-        raise InputError(f"{folder.name} is run by another user's process {owner}; only they can stop it.") from None
+        raise InputError(f"{folder.name} is run by another user's {owner}; only they can stop it.") from None
     finally:
         os.close(handle)

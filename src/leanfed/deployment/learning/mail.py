@@ -1,20 +1,117 @@
-"""One round's mail, sorted: accepted, refused, late, lost. Every decision goes into the audit log."""
+"""The mail between the server and its nodes: sent, collected, and each round's replies sorted.
+
+`Post` sends letters and collects what comes back. `Inbox` sorts it into accepted, refused, late and lost, and writes
+every decision to the audit log.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
 
 from leanfed.algorithms.uploads import Upload
 from leanfed.deployment.door.audit import Audit
-from leanfed.deployment.learning.checks import check_answer, digest, read_update
+from leanfed.deployment.learning.checks import Expected, check_answer, digest, read_update
 from leanfed.deployment.learning.members import Member, Members
 from leanfed.deployment.learning.messages import ANSWER, Answer, Device, Hello, MessageError, unpack, wire_bytes
-from leanfed.deployment.learning.post import Delivery
 
 SHORTEST_UPLOAD_S = 0.25  # what polling can tell apart; a faster upload counts as this long
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The server's sources of time; tests replace them."""
+
+    steady: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message to a node; without `expected` it is a `HelloRequest`."""
+
+    node: int
+    content: RecordDict
+    kind: str  # query, train or evaluate
+    group: str
+    expected: Expected | None = None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A letter that is not answered yet; times by the steady clock."""
+
+    letter: Letter
+    at: float
+    expires: float
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What came back for a letter; no message where it got lost."""
+
+    sent: Sent
+    message: Message | None
+    waited_s: float  # since it was sent
+    arrived_at: float  # by the wall clock
+
+
+@dataclass
+class Post:
+    """Sends letters and collects replies, whenever they come."""
+
+    grid: Grid
+    clock: Clock = field(default_factory=Clock)
+    under_way: dict[str, Sent] = field(default_factory=dict)  # message id -> letter
+
+    def online(self) -> set[int]:
+        """The nodes that the SuperLink sees."""
+        return set(self.grid.get_node_ids())
+
+    def busy(self) -> set[int]:
+        """Nodes with a letter that is neither answered nor expired."""
+        return {sent.letter.node for sent in self.under_way.values()}
+
+    def send(self, letters: Sequence[Letter], ttl_s: float) -> list[Letter]:
+        """Push letters; returns those that could not be pushed."""
+        if not letters:
+            return []
+        now = self.clock.steady()
+        messages = [
+            Message(letter.content, letter.node, letter.kind, ttl=ttl_s, group_id=letter.group) for letter in letters
+        ]
+        ids = list(self.grid.push_messages(messages))
+        ids += [""] * (len(letters) - len(ids))
+        lost = []
+        for number, letter in zip(ids, letters, strict=True):
+            if number:
+                self.under_way[number] = Sent(letter, now, now + ttl_s)
+            else:
+                lost.append(letter)
+        return lost
+
+    def collect(self) -> list[Delivery]:
+        """Replies since the last call, and letters whose time to live has ended."""
+        if not self.under_way:
+            return []
+        replies = list(self.grid.pull_messages(list(self.under_way)))
+        now, wall = self.clock.steady(), self.clock.wall()
+        found = []
+        for message in replies:
+            sent = self.under_way.pop(message.metadata.reply_to_message_id, None)
+            if sent is not None:
+                found.append(Delivery(sent, message, now - sent.at, wall))
+        for number, sent in list(self.under_way.items()):
+            if now > sent.expires:
+                del self.under_way[number]
+                found.append(Delivery(sent, None, now - sent.at, wall))
+        return found
 
 
 @dataclass(frozen=True)
@@ -31,7 +128,7 @@ class Accepted:
 
 @dataclass
 class Inbox:
-    """Takes deliveries in any order; `round` and `tokens` say which are awaited now."""
+    """Sorts deliveries in any order; `waiting` holds the tokens of the orders that are not answered yet."""
 
     members: Members
     audit: Audit
@@ -70,7 +167,7 @@ class Inbox:
                 self._refuse(member, error, **facts)
 
     def _accept(self, delivery: Delivery, message: Message, member: Member) -> None:
-        """Use an answer, or raise what speaks against it."""
+        """Use an answer, or raise a `MessageError` that says why it cannot be used."""
         expected = delivery.sent.letter.expected
         assert expected is not None
         answer, device = unpack(message.content, ANSWER, Answer), unpack(message.content, "device", Device)
@@ -107,7 +204,7 @@ class Inbox:
             self._count("set_aside", **facts, offences=member.offences)
 
     def _take_hello(self, delivery: Delivery, node: int, online: set[int]) -> None:
-        """Let a node join, if it is who it can be."""
+        """Let a node join, unless its client is unknown or taken."""
         message = delivery.message
         if message is None or message.has_error():
             self.members.asked.discard(node)  # it is asked again when it is seen again
