@@ -152,8 +152,9 @@ def environment() -> dict[str, Any]:
 
 def _command(arguments: Sequence[str]) -> str:
     """The command line as it can be given again, without the values of secrets: the folder may be shown to anyone."""
-    name = Path(arguments[0]).name
-    words = ["leanfed" if name == "cli.py" else name, *arguments[1:]]
+    program = Path(arguments[0])
+    own = program.parts[-3:-1] == ("leanfed", "cli")  # python -m leanfed.cli
+    words = ["leanfed" if own else program.name, *arguments[1:]]
     for place, word in enumerate(words):
         option, equals, _ = word.partition("=")
         if option in SECRET and equals:
