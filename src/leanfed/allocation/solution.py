@@ -112,7 +112,7 @@ def assemble(
     )
 
 
-def nobody(problem: Problem, **details: Any) -> Solution:
+def infeasible(problem: Problem, **details: Any) -> Solution:
     """The answer when no client can take part, or not all of them together."""
     k, r, share = (np.zeros(problem.clients) for _ in range(3))
     return Solution(Status.INFEASIBLE, k, r, share, **details)

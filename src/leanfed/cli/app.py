@@ -15,7 +15,7 @@ from leanfed.cli.data import data
 from leanfed.cli.demo import demo
 from leanfed.cli.deploy import deploy
 from leanfed.cli.display import notices
-from leanfed.cli.plan import plan
+from leanfed.cli.plan import PlanCommand, plan
 from leanfed.cli.report import report
 from leanfed.cli.reproduce import reproduce
 from leanfed.cli.run import resume, run
@@ -31,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (demo, run, resume, compare, reproduce, report, serve, plan, data, schema):  # in the order of --help
-    app.command()(verb)
+    app.command(cls=PlanCommand if verb is plan else None)(verb)
 app.add_typer(bench, name="bench")
 app.add_typer(deploy, name="deploy")
 

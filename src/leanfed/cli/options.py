@@ -12,7 +12,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for ma
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets; else LEANFED_DATA.")]
 Import = Annotated[
     list[Path] | None,
-    typer.Option("--import", help="Run this Python file first; it registers your own models or data. May be repeated."),
+    typer.Option(
+        "--import",
+        help="Run this Python file first; it registers your own models, data, allocators. May be repeated.",
+    ),
 ]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.allocation.base import ALLOCATORS
+from leanfed.errors import nearest
 from leanfed.records import Section, kept_count
 
 Rate = Annotated[float, Field(ge=0, le=1)]
@@ -24,6 +26,13 @@ FORMS: Final[dict[str, dict[str, Any]]] = {
 HEAD_STEPS: Final = {"lenet5": 20}  # of the fast form, by model (estimated on the embedded digits); others take one
 
 
+def _registered(solver: str) -> str:
+    """The name of an allocator, refused with the nearest known one where there is none."""
+    if solver not in ALLOCATORS:
+        raise ValueError(f"no allocator has that name: {nearest(solver, ALLOCATORS)}")
+    return solver
+
+
 class AllocationSettings(Section):
     """Who decides on keep rates and bandwidth; the constants that the paper leaves open carry a source tag."""
 
@@ -34,8 +43,9 @@ class AllocationSettings(Section):
     form: Form = "fast"
     """With rule = "joint". plain: the paper to the letter; safe: its objective with heads that survive pruning and
     error feedback; fast: the most progress per second, with a deadline of its own choice."""
-    solver: Literal["certified", "dca"] = "certified"
-    """Of the plain and the safe form: the price solver with its certificate, or Algorithm 2."""
+    solver: Annotated[str, AfterValidator(_registered)] = "certified"
+    """The allocator of the plain and the safe form, by name: the price solver with its certificate (certified),
+    Algorithm 2 (dca), or another, your own included. The fast form is an allocator itself."""
     deadline_s: float | None = Field(default=0.8, gt=0)
     """tau_max of a round (assumed, for LeNet-5); the fast form chooses any deadline up to it. None: no limit."""
     energy_budget_j: float | None = Field(default=0.3, gt=0)
@@ -86,8 +96,10 @@ class AllocationSettings(Section):
                 raise ValueError(f"{name} is a floor of the form 'fast'; leave it out with form = {self.form!r}")
         if self.theta == "estimated" and self.form == "fast":
             raise ValueError("theta = 'estimated' is for the forms 'plain' and 'safe'; 'fast' plans without theta")
-        if self.energy_total_j is not None and self.solver == "dca" and self.form != "fast":
-            raise ValueError("energy_total_j needs solver = 'certified': Algorithm 2 knows no price of energy")
+        if self.rule == "joint" and self.form == "fast" and self.solver not in ("certified", "fast"):
+            raise ValueError(f"solver = {self.solver!r} plans the forms 'plain' and 'safe'; set form to one of them")
+        if self.energy_total_j is not None and self.solver != "certified" and self.form != "fast":
+            raise ValueError(f"energy_total_j needs solver = 'certified': {self.solver!r} knows no price of energy")
         return self
 
     def settling(self, number: int, rounds: int) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from leanfed.allocation.energy import EnergyState, energy_spent, pacing_cap, plan_round
-from leanfed.allocation.fast_form import set_pace
+from leanfed.allocation.fast_form import plan_fast
 from leanfed.allocation.plan import plan as plan_once
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.rules import fastest_rates, fastest_split
@@ -155,8 +155,8 @@ class Planner:
             solution = fastest_rates(capped, k=self.settings.first_k, r=first_r, payload=payload)
             return solution, {}, budget and budget.after(problem, energy_spent(capped, solution))
         if self.settings.form == "fast":
-            pace = set_pace(capped, due=due, payload=payload)
-            return pace.solution, pace.reasons(), budget and budget.after(problem, energy_spent(capped, pace.solution))
+            fast = plan_fast(capped, due=due, payload=payload)
+            return fast.solution, fast.reasons(), budget and budget.after(problem, energy_spent(capped, fast.solution))
         problem, theta = self._with_theta(problem, number)
         if budget is not None:
             solution, budget = plan_round(problem, budget, payload=payload)

@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails
 import leanfed.algorithms  # noqa: F401  (registers the methods)
 from leanfed.algorithms.base import ALGORITHMS, Algorithm, Training
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.allocation.base import ALLOCATORS
 from leanfed.errors import SettingsError, nearest
 from leanfed.files import explained
 from leanfed.records import Section
@@ -173,7 +174,7 @@ def set_value(values: dict[str, Any], override: str) -> None:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema of a settings file, every registered method included."""
+    """JSON schema of a settings file, with every registered method and allocator."""
     schema = Settings.model_json_schema()
     definitions = schema.setdefault("$defs", {})
     for name in ALGORITHMS:
@@ -185,6 +186,7 @@ def json_schema() -> dict[str, Any]:
         "description": "The method and its own settings.",
     }
     definitions.pop("Algorithm", None)
+    definitions["AllocationSettings"]["properties"]["solver"]["enum"] = list(ALLOCATORS)
     return schema
 
 
@@ -204,7 +206,8 @@ def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, t
         return f"{where}: unknown setting {key!r}: {nearest(location[-1], _known_keys(location[:-1], values))}"
     message = detail["msg"].removeprefix("Value error, ")
     given = "" if isinstance(detail["input"], Mapping | Section) else f" is {detail['input']!r}, but"
-    return f"{where}: {key}{given} {message[:1].lower()}{message[1:]}."
+    end = "" if message.endswith(("?", ".")) else "."
+    return f"{where}: {key}{given} {message[:1].lower()}{message[1:]}{end}"
 
 
 def _known_keys(tables: Sequence[str], values: Mapping[str, Any]) -> list[str]:
