@@ -184,12 +184,12 @@ def _alone(problem: Problem, bits: Floats, r: Floats) -> Floats:
         bits, rate_of(1.0, problem.bandwidth_hz, problem.snr), out=np.full(bits.size, np.inf), where=problem.snr > 0.0
     )
     fits = upload_s <= _window(problem, np.inf, r)
-    return np.where(fits, problem.base_s + problem.head_s * r + upload_s, np.inf)
+    return np.where(fits, problem.compute_s(r) + upload_s, np.inf)
 
 
 def _window(problem: Problem, deadline_s: Floats | float, r: Floats | float) -> Floats:
     """Seconds that deadline and energy leave for the upload after computing with a head of r."""
-    compute_s = problem.base_s + problem.head_s * r
+    compute_s = problem.compute_s(r)
     left_j = problem.energy_budget_j - problem.compute_power_w * compute_s
     energy_s = np.where(left_j >= 0.0, np.inf, -np.inf)
     np.divide(left_j, problem.power_w, out=energy_s, where=problem.power_w > 0.0)

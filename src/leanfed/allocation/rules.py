@@ -75,7 +75,7 @@ def fastest_split(problem: Problem, upload_bits: Floats, r: Floats) -> tuple[Flo
 
     A client with no link keeps share 0 and does not count. The latency T is the root of sum R^-1(S/(T - t)) = 1.
     """
-    compute_s = problem.base_s + problem.head_s * r
+    compute_s = problem.compute_s(r)
     linked = (upload_bits > 0.0) & (problem.snr > 0.0)
     if not linked.any():
         return np.full(problem.clients, 1.0 / problem.clients), float(compute_s.max())
