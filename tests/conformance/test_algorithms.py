@@ -15,7 +15,8 @@ from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.base import Algorithm, ServerState, Training
 from leanfed.rounds.engine import ReferenceEngine, RoundOutcome
 from leanfed.rounds.loop import start
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 

@@ -18,7 +18,8 @@ from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.costs import Accountant, RadioSettings
 from leanfed.rounds.engine import Engine, ReferenceEngine, RoundOutcome
 from leanfed.rounds.exchange import STATISTICS, train_client
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation import streamed
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.streamed import StreamedEngine, saved_bytes, workers

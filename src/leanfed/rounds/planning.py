@@ -25,6 +25,7 @@ from leanfed.errors import InfeasibleError, InputError
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.costs import Accountant, computed_share, head_work, of_participants, upload_bits
 from leanfed.rounds.forms import AllocationSettings
+from leanfed.rounds.selection import overdue
 from leanfed.theory.bound import theta1, theta2
 from leanfed.theory.recorded import constants_so_far
 
@@ -123,7 +124,7 @@ class Planner:
         cohort = self.world.cohort(number)
         members = list(cohort)
         floor = 1 if self.settings.settling(number, self.rounds) else self.settings.within_rounds
-        due = self._past.absent[members] + 1 >= floor if floor else None
+        due = overdue(self._past.absent[members], floor) if floor else None
         energy = self._past.energy
         budget = None if energy is None else energy.of(members)
         solution, reasons, budget = self._solve(self._problem(number, cohort), number, due, budget)

@@ -32,7 +32,7 @@ from leanfed.rounds.costs import RadioSettings
 from leanfed.rounds.evaluation import EvaluationSettings
 from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.probing import TheorySettings, why_no_bound
-from leanfed.rounds.world import Participation
+from leanfed.rounds.selection import SELECTIONS, Participation
 from leanfed.tasks.task import TaskSettings
 
 
@@ -174,7 +174,7 @@ def set_value(values: dict[str, Any], override: str) -> None:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema of a settings file, with every registered method and allocator."""
+    """JSON schema of a settings file, with every registered method, allocator and selection."""
     schema = Settings.model_json_schema()
     definitions = schema.setdefault("$defs", {})
     for name in ALGORITHMS:
@@ -187,6 +187,7 @@ def json_schema() -> dict[str, Any]:
     }
     definitions.pop("Algorithm", None)
     definitions["AllocationSettings"]["properties"]["solver"]["enum"] = list(ALLOCATORS)
+    definitions["Participation"]["properties"]["rule"]["enum"] = [*SELECTIONS, None]
     return schema
 
 

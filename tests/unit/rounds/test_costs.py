@@ -17,7 +17,8 @@ from leanfed.records import Ints
 from leanfed.rounds.costs import Accountant, RadioSettings, RoundBill, computed_share
 from leanfed.rounds.engine import ReferenceEngine
 from leanfed.rounds.loop import start
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 from leanfed.wireless import cost as wireless_cost

@@ -20,7 +20,8 @@ from leanfed.rounds.costs import Accountant, RadioSettings
 from leanfed.rounds.engine import ReferenceEngine
 from leanfed.rounds.evaluation import Hits, evaluate, majority_f1
 from leanfed.rounds.loop import start
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation.choose import choose_engine
 from leanfed.tasks import encoder, text
 from leanfed.tasks.bert_lora import BertLora, distance_features, lora_split, pair_features, texts_apart
