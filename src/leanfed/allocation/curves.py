@@ -98,7 +98,8 @@ def rate(share: float, bandwidth_hz: float, snr: float) -> float:
     """Uplink rate R in bit/s of a share l: its `capacity`, with x0 = h p/(N0 W), the ratio over the whole band."""
     if share <= 0.0 or snr <= 0.0:
         return 0.0
-    return capacity(share * bandwidth_hz, snr / share)
+    bit_per_s: float = capacity(share * bandwidth_hz, snr / share)
+    return bit_per_s
 
 
 @compiled

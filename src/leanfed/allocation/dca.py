@@ -62,9 +62,9 @@ class Point(NamedTuple):
     v: Floats
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Compiled:
-    """The convex problem (35) for a number of clients, its variables and parameters by name."""
+    """The convex problem (35) for a number of clients; its parameters, by name, are set anew at every step."""
 
     problem: Any
     variables: tuple[Any, ...]  # in the order of Point

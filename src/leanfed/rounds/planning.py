@@ -32,11 +32,11 @@ from leanfed.theory.recorded import constants_so_far
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, what it took to make it, and why it is as it is (nothing where there was nothing to decide)."""
+    """A plan, how long it took to make, and the reasons for it (empty where there was nothing to decide)."""
 
     plan: RoundPlan
     seconds: float
-    reasons: dict[str, Any]
+    reasons: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
