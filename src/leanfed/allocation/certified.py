@@ -24,7 +24,7 @@ from leanfed.allocation.solution import (
 )
 from leanfed.allocation.subdivide import Searched, search
 
-SMALL = 32  # up to so many clients the gap is closed
+SMALL = 32  # with at most this many clients the gap is closed
 SMALL_GAP, GAP = 1e-9, 1e-6  # relative gap at which the search stops, for few clients and for many
 SMALL_NODES, WORK = 2000, 800  # boxes tried at most, for few clients; for many, WORK/N
 

@@ -204,7 +204,7 @@ def _needed(problem: Problem, bits: Floats, deadline_s: Floats | float, r: Float
 
 
 def _admit(share: Floats, weights: Floats, due: Mask) -> Mask:
-    """Fill each row's band: those due first, then whoever needs the least band for its weight."""
+    """Fill each row's band: those due first, then those who need the least band for their weight."""
     price = share / np.maximum(weights, 1e-12 * weights.max())
     first = due & (share <= 1.0)  # who is due but out of reach must not stand in the way of the others
     order = np.lexsort((price, ~first), axis=-1)

@@ -1,4 +1,4 @@
-"""The forms of FLPDSP-OPT and the settings of whoever decides on keep rates and bandwidth."""
+"""The forms of FLPDSP-OPT and the settings that decide on keep rates and bandwidth."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class AllocationSettings(Section):
     rule: Literal["own", "joint"] = "own"
     """own: the method's rates, bandwidth as below; joint: FLPDSP's k, r and bandwidth are planned every round."""
     bandwidth: Literal["equal", "min-max"] = "equal"
-    """With rule = "own": even shares as in the paper, or the split that makes the slowest participant fastest."""
+    """With rule = "own": even shares as in the paper, or (min-max) the fastest split: the one on which the slowest
+    participant is done soonest."""
     form: Form = "fast"
     """With rule = "joint". plain: the paper to the letter; safe: its objective with heads that survive pruning and
     error feedback; fast: the most progress per second, with a deadline of its own choice."""
@@ -68,15 +69,15 @@ class AllocationSettings(Section):
     r_min: Rate = 0.5
     """Least keep rate of a head (plain and safe 0 as in the paper; fast 0.5, assumed)."""
     within_rounds: int = Field(default=10, ge=0)
-    """Everybody takes part at least once in so many rounds, where its own limits allow it (fast 10, estimated on the
-    embedded digits); 0: no such floor (plain and safe)."""
+    """Every client takes part at least once in this many rounds, where its own limits allow it (fast 10, estimated on
+    the embedded digits); 0: no such floor (plain and safe)."""
     settle: Rate = 1 / 3
-    """The last part of a run, in which everybody takes part in every round where its own limits allow it (fast 1/3,
+    """The last part of a run, in which every client takes part in every round where its own limits allow it (fast 1/3,
     estimated on the embedded digits; plain and safe none): haste first, then those who were left behind catch up."""
     first_k: Rate | None = None
-    """k of everybody in round 0, less where it does not fit; None: round 0 is planned as the others are."""
+    """k of every client in round 0, less where it does not fit; None: round 0 is planned as the others are."""
     first_r: Rate | None = None
-    """r of everybody in round 0, if first_k is given; None: whole heads."""
+    """r of every client in round 0, if first_k is given; None: whole heads."""
 
     @model_validator(mode="before")
     @classmethod
@@ -107,10 +108,10 @@ class AllocationSettings(Section):
         return number >= rounds - kept_count(self.settle, rounds)
 
     def fitted(self, algorithm: Algorithm, model: str) -> Algorithm:
-        """The method as the rule needs it: safe and fast keep dense heads and what was not sent, unless told not to.
+        """The method as the rule needs it: safe and fast keep dense heads and what was not sent.
 
-        Fast lets heads take the further steps that suit the model. What the settings say in so many words
-        (algorithm.prune.head_memory, algorithm.sparsify.error_feedback, algorithm.head_steps) holds.
+        Fast lets heads take the further steps that suit the model. What the settings state
+        (algorithm.prune.head_memory, algorithm.sparsify.error_feedback, algorithm.head_steps) is left as it is.
         """
         if self.rule == "own":
             return algorithm

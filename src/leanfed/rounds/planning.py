@@ -57,7 +57,7 @@ class Planner:
         self.world = accountant.world
         self.rounds = rounds  # of the whole run
         self._past = self._beginning()
-        self._measured: list[dict[str, Any]] = []  # what `observe` was told, in the order of the rounds
+        self._measured: list[dict[str, Any]] = []  # rows given to `observe`, in the order of the rounds
 
     def memory(self) -> dict[str, Any]:
         """What later plans depend on, as plain values."""
@@ -120,7 +120,7 @@ class Planner:
         return Planned(replace(plan, share=shares), time.perf_counter() - began, {})
 
     def _joint(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
-        """k, r and shares for everybody who can take part, why, and the energy that is left."""
+        """k, r and shares of all clients that can take part, the reasons, and the energy that is left."""
         cohort = self.world.cohort(number)
         members = list(cohort)
         floor = 1 if self.settings.settling(number, self.rounds) else self.settings.within_rounds
@@ -173,7 +173,7 @@ class Planner:
         return solution, reasons | theta, budget
 
     def _with_theta(self, problem: Problem, number: int) -> tuple[Problem, dict[str, Any]]:
-        """The problem with the prices that Theorem 1 gives for what was measured before this round, and a word on it.
+        """The problem with the prices that Theorem 1 gives for what was measured before this round, and their ratio.
 
         The given prices stay where nothing was measured yet, or where the learning rate is too large for the theorem.
         """

@@ -152,7 +152,7 @@ def fingerprint(task: Task) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, for whoever reads the results later."""
+    """Versions and machine, for later readers of the results."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

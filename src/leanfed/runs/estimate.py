@@ -64,7 +64,7 @@ def _first(plan: RoundPlan, count: int) -> RoundPlan:
 
 
 def _few_tests(engine: Engine, progress: Progress) -> float:
-    """The seconds of testing everybody, from a few clients."""
+    """Seconds to test all clients, judged by a few of them."""
     world, clients = engine.world, range(min(TRIED_LARGE, engine.world.task.clients))
     states = [progress.clients[client] for client in clients]
     spent = _seconds(

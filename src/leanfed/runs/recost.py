@@ -23,7 +23,7 @@ from leanfed.rounds.engine import RoundOutcome, nobody
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.loop import shares_of
 
-FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what is learned under rates of one's own
+FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what a method with its own rates learns
 COSTLY = ("wire", "value_bits")  # keys of the radio that can
 
 
