@@ -133,5 +133,5 @@ def _plan(number: int, clients: int) -> dict[str, Any]:
     ]
     tried = [{"k": 0.01 * n, "deadline_s": 0.1, "participants": clients, "worth_per_s": float(n)} for n in range(1, 6)]
     chosen = {"deadline_s": 0.15, "k": 0.05, "worth_per_s": 5.0, "participants": clients}
-    said = {"event": "plan", "round": number, "seconds": 0.02, "solver": "fast", "status": "solved", "trace": []}
+    said = {"event": "plan", "round": number, "seconds": 0.02, "solver": "pace", "status": "solved", "trace": []}
     return {**said, **chosen, "alternatives": tried, "excluded": out, "starved": []}
