@@ -21,7 +21,8 @@ torch.set_num_threads(1)
 
 from leanfed.algorithms.base import Algorithm, Training  # noqa: E402
 from leanfed.rounds.aggregation import Aggregation, WeightedMean  # noqa: E402
-from leanfed.rounds.world import Participation, World  # noqa: E402
+from leanfed.rounds.selection import Participation  # noqa: E402
+from leanfed.rounds.world import World  # noqa: E402
 from leanfed.tasks.models import MODELS, ModelSpec  # noqa: E402
 from leanfed.tasks.partition import PartitionSettings  # noqa: E402
 from leanfed.tasks.task import Task, TaskSettings, build_task  # noqa: E402

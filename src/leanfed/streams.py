@@ -16,7 +16,7 @@ def stream_seed(seed: int, *labels: str | int) -> int:
 def stream(seed: int, *labels: str | int) -> np.random.Generator:
     """A generator owned by, say, (seed, "batch", round, client) and by nothing else.
 
-    >>> stream(0, "batch", 3, 7).integers(100) == stream(0, "batch", 3, 7).integers(100)
+    >>> bool(stream(0, "batch", 3, 7).integers(100) == stream(0, "batch", 3, 7).integers(100))
     True
     """
     return np.random.default_rng(stream_seed(seed, *labels))

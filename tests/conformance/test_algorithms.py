@@ -17,7 +17,8 @@ from leanfed.algorithms.contract import ServerState, Training, Updates
 from leanfed.algorithms.uploads import Upload
 from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.loop import start
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task

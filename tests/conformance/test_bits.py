@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from leanfed.algorithms import ALGORITHMS, Training
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation.choose import choose_engine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task

@@ -9,7 +9,8 @@ from leanfed.algorithms.local import DivergedError
 from leanfed.records import RoundPlan
 from leanfed.rounds.aggregation import divided
 from leanfed.rounds.loop import start
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.reference import ReferenceEngine

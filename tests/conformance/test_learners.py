@@ -14,7 +14,8 @@ from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.contract import Cohort, ServerState, Training, Updates
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import train
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.tasks.batch import Batch
 from leanfed.tasks.models import MODELS, ModelSpec

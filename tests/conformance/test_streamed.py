@@ -19,7 +19,8 @@ from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.costs import Accountant, RadioSettings
 from leanfed.rounds.engine import Engine, RoundOutcome
 from leanfed.rounds.exchange import STATISTICS, train
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation import streamed
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.reference import ReferenceEngine

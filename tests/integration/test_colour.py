@@ -11,7 +11,6 @@ import pytest
 
 import leanfed as package
 from leanfed.algorithms import ALGORITHMS
-from leanfed.runs.build import build_world
 from leanfed.runs.settings import Settings
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, EmbeddedSource
 from leanfed.tasks.models import MODELS, ModelSpec
@@ -105,10 +104,10 @@ def test_real_pictures_are_dealt_and_normalised(dataset: str, partition: dict[st
 
 def test_the_paper_sized_plan_fits_the_limits(real_data: Path) -> None:
     """FLPDSP-OPT's first round at full size: planned, not trained."""
-    from leanfed.runs.build import planner_of
+    from leanfed.runs.build import prepare
 
     settings = Settings.from_toml(CONFIGS / "joint_cifar10.toml")
-    plan = planner_of(settings, build_world(settings, real_data)).plan(0).plan
+    plan = prepare(settings, real_data).planner.plan(0).plan
     assert 1 <= len(plan.participants) <= 10
     assert plan.share is not None
     assert plan.share.sum() <= 1 + 1e-9

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from leanfed.allocation import Problem, Status, solve_certified
 from leanfed.allocation.branches import build_branches
 from leanfed.allocation.curves import bits_of, keep_rate_of, rate_of
-from leanfed.allocation.fast_form import set_pace
+from leanfed.allocation.fast_form import plan_fast
 from leanfed.allocation.limits import compile_clients, feasible_clients, plan_cost
 from leanfed.allocation.price import costs_at, full_ranges, respond
 from leanfed.allocation.rules import equal_shares, fastest_split
@@ -138,14 +138,14 @@ def test_no_share_answers_a_price_better_than_the_client_does(problem, payload, 
 @given(problems(), PAYLOADS, st.integers(0, 2**8 - 1))
 def test_any_pace_is_feasible_for_its_own_deadline(problem, payload, calls):
     due = (calls >> np.arange(problem.clients)) % 2 == 1
-    pace = set_pace(problem, due=due, payload=payload)
-    plan, inside = pace.solution, np.ones(problem.clients, dtype=bool)
+    fast = plan_fast(problem, due=due, payload=payload)
+    plan, inside = fast.solution, np.ones(problem.clients, dtype=bool)
     inside[[entry.client for entry in plan.excluded]] = False
     latency, energy = plan_cost(problem, plan.k, plan.r, plan.l, payload)
-    assert np.all(latency[inside] <= np.minimum(problem.deadline_s, pace.deadline_s)[inside] * (1 + 1e-9))
+    assert np.all(latency[inside] <= np.minimum(problem.deadline_s, fast.deadline_s)[inside] * (1 + 1e-9))
     assert np.all(energy[inside] <= problem.energy_budget_j[inside] * (1 + 1e-9))
     assert plan.l.sum() <= 1 + 1e-9
     assert np.all(plan.k[inside] >= problem.k_min[inside])
     assert np.all(plan.k <= problem.k_max)
     assert np.all(plan.r[inside] >= problem.r_min[inside])
-    assert set(pace.due) == set(np.flatnonzero(due & inside).tolist())
+    assert set(fast.due) == set(np.flatnonzero(due & inside).tolist())

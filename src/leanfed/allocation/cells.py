@@ -47,7 +47,7 @@ class Cell:
     distance_m: Floats | None = None
 
 
-Source = Callable[[int | None], Cell]  # the cell of so many clients; None: as many as there are
+Source = Callable[[int | None], Cell]  # the cell with this many clients; None: all there are
 
 
 def from_file(path: Path, *, clients: int | None = None) -> Source:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from leanfed.allocation.base import ALLOCATORS
 from leanfed.allocation.branches import build_branches
 from leanfed.allocation.client import ENERGY_PRICE, K_LOW
 from leanfed.allocation.curves import Floats
@@ -17,13 +18,13 @@ from leanfed.allocation.solution import (
     Excluded,
     Solution,
     assemble,
-    nobody,
+    infeasible,
     objective_of,
     scale_of,
 )
 from leanfed.allocation.subdivide import Searched, search
 
-SMALL = 32  # up to so many clients the gap is closed
+SMALL = 32  # with at most this many clients the gap is closed
 SMALL_GAP, GAP = 1e-9, 1e-6  # relative gap at which the search stops, for few clients and for many
 SMALL_NODES, WORK = 2000, 800  # boxes tried at most, for few clients; for many, WORK/N
 
@@ -45,14 +46,14 @@ def solve_certified(
     feasible, excluded = feasible_clients(problem, payload)
     details: dict[str, Any] = {"solver": "certified", "payload": payload}
     if not feasible.any():
-        return nobody(problem, excluded=excluded, seconds=time.perf_counter() - began, **details)
+        return infeasible(problem, excluded=excluded, seconds=time.perf_counter() - began, **details)
     some = problem.only(feasible)
     clients = compile_clients(some, payload, None if energy_price is None else energy_price[feasible])
     branches = build_branches(clients)
     ranges = full_ranges(clients, branches)
     if ranges.low.sum() > 1.0:
         excluded += too_many(problem, feasible, ranges.low)
-        return nobody(problem, excluded=excluded, seconds=time.perf_counter() - began, **details)
+        return infeasible(problem, excluded=excluded, seconds=time.perf_counter() - began, **details)
     tolerance, nodes = _effort(some, gap, most_nodes)
     found = search(clients, branches, ranges, tolerance=tolerance, most_nodes=nodes)
     plan, priced_cost = _settle(some, clients, found)
@@ -67,6 +68,9 @@ def solve_certified(
         steps=found.nodes,
         **details,
     )
+
+
+ALLOCATORS.add("certified", solve_certified)
 
 
 def _effort(problem: Problem, gap: float | None, most_nodes: int | None) -> tuple[float, int]:
@@ -109,7 +113,7 @@ def _stated_bound(problem: Problem, clients: Floats, found: Searched, plan: Floa
 
 
 def spread(shares: Floats) -> Floats:
-    """Shares that add up to one: what is left goes to all in proportion, or evenly when nobody wants any."""
+    """Shares that add up to one: what is left goes to all in proportion, or evenly where no client wants any."""
     total = float(shares.sum())
     if total <= 0.0:
         return np.full(shares.size, 1.0 / shares.size)

@@ -13,7 +13,7 @@ import numba
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _HERE = Path(__file__).parent
-_SOURCES = ("compiled.py", "curves.py", "branches.py", "client.py", "price.py")
+_SOURCES = ("compiled.py", "curves.py", "branches.py", "client.py", "price.py", "../wireless/rate.py")
 
 
 def _fingerprint() -> str:

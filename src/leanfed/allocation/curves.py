@@ -12,11 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from leanfed.allocation.compiled import compiled
+from leanfed.wireless.rate import LN2 as LN2
+from leanfed.wireless.rate import capacity as plain_capacity
 
-LN2 = math.log(2.0)
 PAYLOADS = {"paper": 0, "exact": 1}  # what the compiled code calls the two forms of S
 
 Floats = NDArray[np.float64]
+
+capacity = compiled(plain_capacity)
 
 
 @compiled
@@ -92,10 +95,11 @@ def keep_rate(s: float, value_bits: float, form: int) -> float:
 
 @compiled
 def rate(share: float, bandwidth_hz: float, snr: float) -> float:
-    """Uplink rate in bit/s, Eq. (7): l W log2(1 + x0/l), where x0 = h p/(N0 W) is the ratio over the whole band."""
+    """Uplink rate R in bit/s of a share l: its `capacity`, with x0 = h p/(N0 W), the ratio over the whole band."""
     if share <= 0.0 or snr <= 0.0:
         return 0.0
-    return share * bandwidth_hz * math.log1p(snr / share) / LN2
+    bit_per_s: float = capacity(share * bandwidth_hz, snr / share)
+    return bit_per_s
 
 
 @compiled
@@ -178,7 +182,7 @@ def keep_rate_of(upload_bits: ArrayLike, base_size: ArrayLike, value_bits: Array
 
 
 def rate_of(share: ArrayLike, bandwidth_hz: ArrayLike, snr: ArrayLike) -> Floats:
-    """Uplink rate in bit/s of each share, Eq. (7)."""
+    """Uplink rate in bit/s of each share."""
     (share_, band, x0), shape = _flat(share, bandwidth_hz, snr)
     return np.reshape(_rate_each(share_, band, x0), shape)
 

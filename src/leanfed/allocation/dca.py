@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import cvxpy
 import numpy as np
 
+from leanfed.allocation.base import ALLOCATORS
 from leanfed.allocation.branches import build_branches
 from leanfed.allocation.certified import spread, too_many
 from leanfed.allocation.client import (
@@ -40,11 +40,16 @@ from leanfed.allocation.curves import LN2, Floats, bits_of, keep_rate_of, rate_o
 from leanfed.allocation.limits import Mask, compile_clients, feasible_clients
 from leanfed.allocation.price import costs_at, full_ranges
 from leanfed.allocation.problem import Problem
-from leanfed.allocation.solution import Solution, Status, assemble, nobody
-
-cp: Any = cvxpy  # its star imports hide names from the type checker
+from leanfed.allocation.solution import Solution, Status, assemble, infeasible
 
 SMALLEST_K, LARGEST_R = 1e-6, 1.0 - 1e-6  # where gradients are taken at most
+
+
+def _cvxpy() -> Any:
+    """cvxpy, loaded when Algorithm 2 is used; `Any`, because its star imports hide names from the type checker."""
+    import cvxpy
+
+    return cvxpy
 
 
 class Point(NamedTuple):
@@ -57,9 +62,9 @@ class Point(NamedTuple):
     v: Floats
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Compiled:
-    """The convex problem (35) for a number of clients, its variables and parameters by name."""
+    """The convex problem (35) for a number of clients; its parameters, by name, are set anew at every step."""
 
     problem: Any
     variables: tuple[Any, ...]  # in the order of Point
@@ -69,6 +74,7 @@ class _Compiled:
 @lru_cache(maxsize=8)
 def _compiled(count: int) -> _Compiled:
     """Problem (35) written once; parameters enter so that re-solving needs no new compilation (DPP)."""
+    cp = _cvxpy()
     k, r, z, u, v, w = (cp.Variable(count, name=name) for name in "krzuvw")
     free = ("log_q", "bits_offset", "bits_slope", "r_gain", "k_low", "k_high", "r_low", "v_at", "v_square")
     positive = ("inverse_q", "head_time", "head_energy", "upload_energy", "k_gain")
@@ -106,12 +112,12 @@ def solve_dca(
     feasible, excluded = feasible_clients(problem, payload)
     details: dict[str, Any] = {"solver": "dca", "payload": payload, "excluded": excluded}
     if not feasible.any():
-        return nobody(problem, seconds=time.perf_counter() - began, **details)
+        return infeasible(problem, seconds=time.perf_counter() - began, **details)
     clients = compile_clients(problem.only(feasible), payload)
     least = full_ranges(clients, build_branches(clients)).low
     if least.sum() > 1.0:
         details["excluded"] += too_many(problem, feasible, least)
-        return nobody(problem, seconds=time.perf_counter() - began, **details)
+        return infeasible(problem, seconds=time.perf_counter() - began, **details)
     linked: Mask = np.min(clients[:, [SNR, K_HIGH, TIME_LEFT_S, ENERGY_LEFT_J]], axis=1) > 0.0
     shares, status = np.zeros(least.size), Status.SOLVED
     trace: list[dict[str, float]] = []
@@ -123,6 +129,9 @@ def solve_dca(
     cost_k_r = costs_at(clients, shares)
     solution = assemble(problem, feasible, (cost_k_r[:, 1], cost_k_r[:, 2], shares), status=status, **details)
     return replace(solution, seconds=time.perf_counter() - began, steps=len(trace), trace=tuple(trace))
+
+
+ALLOCATORS.add("dca", solve_dca)
 
 
 def _first_shares(least: Floats, linked: Mask, feasible: Mask, start: Solution | None) -> Floats:
@@ -222,6 +231,7 @@ def _set_tangents(convex: _Compiled, clients: Floats, at: Point, payload: str) -
 
 def _solve(convex: _Compiled) -> bool:
     """Run Clarabel; True where it found an optimum, even a less accurate one."""
+    cp = _cvxpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # cvxpy warns of reduced accuracy, which the status says too
         try:

@@ -47,12 +47,12 @@ class EnergyState:
         return cls(budget, rounds, budget.copy(), rounds, np.zeros(budget.size))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The fields as numbers and lists, for a checkpoint."""
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EnergyState:
-        """Back from them."""
+        """The state that `to_json` wrote."""
         kept: dict[str, Any] = {name: np.array(v) if isinstance(v, list) else v for name, v in values.items()}
         return cls(**kept)
 

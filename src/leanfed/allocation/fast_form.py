@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from leanfed.allocation.base import ALLOCATORS
 from leanfed.allocation.curves import Floats, bits_of, rate_of, share_of
 from leanfed.allocation.limits import Mask
 from leanfed.allocation.problem import Problem
-from leanfed.allocation.solution import Excluded, Solution, assemble, nobody
+from leanfed.allocation.solution import Excluded, Solution, assemble, infeasible
 
 # Measured on gradients of LeNet-5: the share of the squared norm in the k largest entries.
 ENERGY_KEPT = ((0.01, 0.31), (0.05, 0.65), (0.1, 0.81), (0.5, 0.998), (1.0, 1.0))
@@ -29,7 +30,7 @@ SMALLEST_KEEP_RATE = 0.01  # where the measurements begin
 
 
 @dataclass(frozen=True, eq=False)
-class Pace:
+class FastPlan:
     """A plan, the deadline it is made for, and the plans that it was preferred to."""
 
     solution: Solution
@@ -91,16 +92,16 @@ def worth(k: ArrayLike) -> Floats:
     return np.asarray(np.sqrt(energy_kept(k)))
 
 
-def set_pace(problem: Problem, *, due: Mask | None = None, payload: str = "exact") -> Pace:
+def plan_fast(problem: Problem, *, due: Mask | None = None, payload: str = "exact") -> FastPlan:
     """The plan with the most worth per second; clients that are `due` come in first wherever they can."""
     began = time.perf_counter()
     wanted = np.zeros(problem.clients, dtype=bool) if due is None else due
     trials = [_try(problem, k, wanted, payload) for k in keep_rates(problem)]
     possible = [trial for trial in trials if trial is not None and trial.admitted[trial.best].any()]
-    details: dict[str, Any] = {"solver": "pace", "payload": payload}
+    details: dict[str, Any] = {"solver": "fast", "payload": payload}
     if not possible:
         out = _left_out(problem, np.ones(problem.clients, dtype=bool), 0.0, payload)
-        return Pace(nobody(problem, excluded=out, seconds=time.perf_counter() - began, **details))
+        return FastPlan(infeasible(problem, excluded=out, seconds=time.perf_counter() - began, **details))
     chosen = max(possible, key=lambda trial: (trial.due[trial.best], trial.worth_per_s[trial.best]))
     taking = chosen.admitted[chosen.best]
     some, k, r = problem.only(taking), chosen.k[taking], chosen.r[taking]
@@ -113,7 +114,7 @@ def set_pace(problem: Problem, *, due: Mask | None = None, payload: str = "exact
         seconds=time.perf_counter() - began,
         **details,
     )
-    return Pace(
+    return FastPlan(
         solution,
         deadline_s,
         float(np.median(k)),
@@ -123,9 +124,12 @@ def set_pace(problem: Problem, *, due: Mask | None = None, payload: str = "exact
     )
 
 
-def solve_pace(problem: Problem, *, payload: str = "exact") -> Solution:
-    """`set_pace` as an allocator: the plan alone."""
-    return set_pace(problem, payload=payload).solution
+def solve_fast(problem: Problem, *, payload: str = "exact") -> Solution:
+    """`plan_fast` as an allocator: with no client due, and the plan alone."""
+    return plan_fast(problem, payload=payload).solution
+
+
+ALLOCATORS.add("fast", solve_fast)
 
 
 def keep_rates(problem: Problem) -> Floats:
@@ -180,12 +184,12 @@ def _alone(problem: Problem, bits: Floats, r: Floats) -> Floats:
         bits, rate_of(1.0, problem.bandwidth_hz, problem.snr), out=np.full(bits.size, np.inf), where=problem.snr > 0.0
     )
     fits = upload_s <= _window(problem, np.inf, r)
-    return np.where(fits, problem.base_s + problem.head_s * r + upload_s, np.inf)
+    return np.where(fits, problem.compute_s(r) + upload_s, np.inf)
 
 
 def _window(problem: Problem, deadline_s: Floats | float, r: Floats | float) -> Floats:
     """Seconds that deadline and energy leave for the upload after computing with a head of r."""
-    compute_s = problem.base_s + problem.head_s * r
+    compute_s = problem.compute_s(r)
     left_j = problem.energy_budget_j - problem.compute_power_w * compute_s
     energy_s = np.where(left_j >= 0.0, np.inf, -np.inf)
     np.divide(left_j, problem.power_w, out=energy_s, where=problem.power_w > 0.0)
@@ -200,7 +204,7 @@ def _needed(problem: Problem, bits: Floats, deadline_s: Floats | float, r: Float
 
 
 def _admit(share: Floats, weights: Floats, due: Mask) -> Mask:
-    """Fill each row's band: those due first, then whoever needs the least band for its weight."""
+    """Fill each row's band: those due first, then those who need the least band for their weight."""
     price = share / np.maximum(weights, 1e-12 * weights.max())
     first = due & (share <= 1.0)  # who is due but out of reach must not stand in the way of the others
     order = np.lexsort((price, ~first), axis=-1)

@@ -32,7 +32,7 @@ def least_bandwidth(
     b log2(1 + h p/(N0 b)) = S(k)/Z, which does not depend on the whole band: the least sum of such b is exact.
     """
     upload_bits = float(bits_of(k, problem.base_size, problem.value_bits, payload))
-    compute_s = problem.base_s + problem.head_s * problem.r_min
+    compute_s = problem.compute_s(problem.r_min)
     energy_left = problem.energy_budget_j - problem.compute_power_w * compute_s
     energy_s = np.full(problem.clients, np.inf)
     np.divide(energy_left, problem.power_w, out=energy_s, where=problem.power_w > 0.0)

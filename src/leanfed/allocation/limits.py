@@ -11,6 +11,7 @@ from leanfed.allocation.client import CONSTANTS
 from leanfed.allocation.curves import PAYLOADS, Floats, bits_of, keep_rate_of, rate_of
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Excluded
+from leanfed.wireless.cost import communication_energy, communication_latency, total_latency
 
 Mask = NDArray[np.bool_]
 
@@ -21,12 +22,10 @@ UNHURRIED_SHARE = 1e-6  # the share, over N, that a client without any limit may
 def plan_cost(problem: Problem, k: Floats, r: Floats, l: Floats, payload: str = "exact") -> tuple[Floats, Floats]:  # noqa: E741
     """Latency in s and energy in J of every client, Eqs. (10)-(15); inf where bits have no rate to travel at."""
     upload_bits = bits_of(k, problem.base_size, problem.value_bits, payload)
-    speed = rate_of(l, problem.bandwidth_hz, problem.snr)
-    upload_s = np.where(upload_bits > 0.0, np.inf, 0.0)
-    np.divide(upload_bits, speed, out=upload_s, where=(upload_bits > 0.0) & (speed > 0.0))
-    compute_s = problem.base_s + problem.head_s * r
-    transmit_j = np.multiply(problem.power_w, upload_s, out=np.zeros_like(upload_s), where=problem.power_w > 0.0)
-    return compute_s + upload_s, problem.compute_power_w * compute_s + transmit_j
+    upload_s = communication_latency(upload_bits, rate_of(l, problem.bandwidth_hz, problem.snr))
+    compute_s = problem.compute_s(r)
+    energy_j = problem.compute_power_w * compute_s + communication_energy(problem.power_w, upload_s)
+    return total_latency(compute_s, upload_s), energy_j
 
 
 def least_cost(problem: Problem, payload: str) -> tuple[Floats, Floats]:

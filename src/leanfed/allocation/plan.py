@@ -1,52 +1,21 @@
-"""Pick a solver by name and plan one round; say what holds each client back."""
+"""Plan one round with an allocator chosen by name; say what holds each client back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from leanfed.allocation import rules
+from leanfed.allocation.base import ALLOCATORS as ALLOCATORS
 from leanfed.allocation.certified import solve_certified
 from leanfed.allocation.curves import PAYLOADS
-from leanfed.allocation.fast_form import solve_pace
 from leanfed.allocation.limits import plan_cost
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution, Status, scale_of
-from leanfed.errors import InputError, nearest
-
-Allocator = Callable[..., Solution]
-
-ALLOCATORS: dict[str, Allocator] = {}
-
-
-def allocator(name: str) -> Callable[[Allocator], Allocator]:
-    """Register a function (problem, *, payload, ...) -> Solution under a name."""
-
-    def register(function: Allocator) -> Allocator:
-        ALLOCATORS[name] = function
-        return function
-
-    return register
-
-
-allocator("certified")(solve_certified)
-allocator("equal")(rules.equal_shares)
-allocator("fixed")(rules.fixed_rates)
-allocator("fastest")(rules.fastest_rates)
-allocator("random")(rules.random_search)
-allocator("pace")(solve_pace)
-
-
-@allocator("dca")
-def _dca(problem: Problem, **options: Any) -> Solution:
-    """Algorithm 2; cvxpy is imported only when it is asked for."""
-    from leanfed.allocation.dca import solve_dca
-
-    return solve_dca(problem, **options)
+from leanfed.errors import InputError, LeanfedError, nearest
 
 
 def plan(
@@ -61,13 +30,22 @@ def plan(
     `problem` is a `Problem`, the object of a problem file, its path or its text. Every solver's plan is measured
     against the certified bound.
     """
-    if solver not in ALLOCATORS:
-        raise InputError(f"Unknown solver {solver!r}; {nearest(solver, ALLOCATORS)}")
+    allocator: Any = ALLOCATORS[solver]  # its own options are not part of the contract
     if payload not in PAYLOADS:
         raise InputError(f"Unknown payload {payload!r}; {nearest(payload, PAYLOADS)}")
     checked = problem if isinstance(problem, Problem) else Problem.from_json(problem)
-    solution = ALLOCATORS[solver](checked, payload=payload, **options)
+    solution = _trusted(checked, solver, allocator(checked, payload=payload, **options))
     return solution if solution.lower_bound is not None else _bounded(checked, solution)
+
+
+def _trusted(problem: Problem, solver: str, solution: Solution) -> Solution:
+    """The solution, if its rates are rates and its shares fit the band: an allocator may be a stranger's."""
+    for name, part in (("k", solution.k), ("r", solution.r), ("l", solution.l)):
+        if np.shape(part) != (problem.clients,) or not np.all((part >= 0.0) & (part <= 1.0)):
+            raise LeanfedError(f"The allocator {solver!r} must give {problem.clients} values of {name} from 0 to 1.")
+    if (total := float(solution.l.sum())) > 1.0 + 1e-9:
+        raise LeanfedError(f"The allocator {solver!r} gives away {total:.6g} times the band. Scale its shares.")
+    return solution
 
 
 def _bounded(problem: Problem, solution: Solution) -> Solution:

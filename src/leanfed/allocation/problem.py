@@ -12,6 +12,7 @@ import numpy as np
 
 from leanfed.allocation.curves import Floats
 from leanfed.errors import InputError, nearest
+from leanfed.wireless.cost import computation_cycles, computation_latency, computation_power, computed_share
 
 # Per client: (lowest allowed, highest allowed, null means no limit).
 _PER_CLIENT: dict[str, tuple[float, float, bool]] = {
@@ -117,21 +118,25 @@ class Problem:
     @property
     def base_s(self) -> Floats:
         """tc0 = b C d_B/(omega d): seconds to compute the base layers, Eq. (12) at r = 0."""
-        return self._compute_s(self.base_size)
+        return self._seconds(computed_share(self.base_size, self.head_size, 0.0))
 
     @property
     def head_s(self) -> Floats:
-        """tc1 = b C d_P/(omega d), times its work: seconds that the whole head adds, Eq. (12)."""
-        return self._compute_s(self.head_size) * self.head_work
+        """tc1 = b C d_P/(omega d), times its work: seconds that the whole head adds, the slope of Eq. (12) in r."""
+        return self._seconds(self.head_size / (self.base_size + self.head_size)) * self.head_work
+
+    def compute_s(self, r: Floats | float) -> Floats:
+        """tc0 + tc1 r: seconds to compute with heads kept at r, Eq. (12)."""
+        return self.base_s + self.head_s * r
 
     @property
     def compute_power_w(self) -> Floats:
         """zeta omega^3: watts while computing, Eq. (13)."""
-        return self.energy_coefficient * self.cpu_hz**3
+        return computation_power(self.energy_coefficient, self.cpu_hz)
 
-    def _compute_s(self, parameters: int) -> Floats:
-        share = parameters / (self.base_size + self.head_size)
-        return self.batch_size * self.cycles_per_sample * share / self.cpu_hz
+    def _seconds(self, share: Floats | float) -> Floats:
+        """Seconds to compute on a share of the model's weights, Eq. (12)."""
+        return computation_latency(computation_cycles(self.batch_size, self.cycles_per_sample, share), self.cpu_hz)
 
     def with_(self, **changes: Any) -> Problem:
         """A copy with some fields changed, checked as a new problem is."""

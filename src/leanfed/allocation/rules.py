@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from leanfed.allocation.base import ALLOCATORS
 from leanfed.allocation.client import K_LOW
 from leanfed.allocation.curves import Floats, bits_of, rate_of, share_of
 from leanfed.allocation.limits import Mask, compile_clients, feasible_clients, floored_keep_rate
 from leanfed.allocation.price import costs_at
 from leanfed.allocation.problem import Problem
-from leanfed.allocation.solution import Excluded, Solution, assemble, nobody
+from leanfed.allocation.solution import Excluded, Solution, assemble, infeasible
 from leanfed.streams import stream
+
+Split = Callable[[Problem], Floats]  # shares of the band, which add up to 1 at most
+Rates = Callable[[Problem, Floats], tuple[Floats, Floats, Mask]]  # k, r and who is able, on these shares
 
 
 def fixed_rates(problem: Problem, *, k: float = 0.5, r: float = 0.5, payload: str = "exact") -> Solution:
     """Everyone aims at the same k and r on an equal share; who cannot keep both gives up k first, then r."""
     return _with_shares(problem, _equal, payload, "fixed", lambda some, share: _clipped(some, k, r, share, payload))
+
+
+ALLOCATORS.add("fixed", fixed_rates)
 
 
 def fastest_rates(problem: Problem, *, k: float = 0.5, r: float = 0.5, payload: str = "exact") -> Solution:
@@ -31,9 +39,15 @@ def fastest_rates(problem: Problem, *, k: float = 0.5, r: float = 0.5, payload: 
     return _with_shares(problem, split, payload, "fastest", lambda some, share: _clipped(some, k, r, share, payload))
 
 
+ALLOCATORS.add("fastest", fastest_rates)
+
+
 def equal_shares(problem: Problem, *, payload: str = "exact") -> Solution:
     """An equal share for everyone, and each client's best (k, r) on it."""
-    return _with_shares(problem, _equal, payload, "equal", lambda some, share: _best(some, share, payload))
+    return best_on_shares(problem, _equal, solver="equal", payload=payload)
+
+
+ALLOCATORS.add("equal", equal_shares)
 
 
 def random_search(problem: Problem, *, tries: int = 200, seed: int = 0, payload: str = "exact") -> Solution:
@@ -45,7 +59,15 @@ def random_search(problem: Problem, *, tries: int = 200, seed: int = 0, payload:
         options = [_equal(some), *(generator.dirichlet(np.full(some.clients, width)) for width in widths)]
         return min(options, key=lambda shares: float(costs_at(clients, shares)[:, 0].sum()))
 
-    return _with_shares(problem, split, payload, "random", lambda some, share: _best(some, share, payload))
+    return best_on_shares(problem, split, solver="random", payload=payload)
+
+
+ALLOCATORS.add("random", random_search)
+
+
+def best_on_shares(problem: Problem, split: Split, *, solver: str, payload: str) -> Solution:
+    """Shares of the feasible clients by `split`, and each client's best (k, r) on its share."""
+    return _with_shares(problem, split, payload, solver, lambda some, share: _best(some, share, payload))
 
 
 def fastest_split(problem: Problem, upload_bits: Floats, r: Floats) -> tuple[Floats, float]:
@@ -53,7 +75,7 @@ def fastest_split(problem: Problem, upload_bits: Floats, r: Floats) -> tuple[Flo
 
     A client with no link keeps share 0 and does not count. The latency T is the root of sum R^-1(S/(T - t)) = 1.
     """
-    compute_s = problem.base_s + problem.head_s * r
+    compute_s = problem.compute_s(r)
     linked = (upload_bits > 0.0) & (problem.snr > 0.0)
     if not linked.any():
         return np.full(problem.clients, 1.0 / problem.clients), float(compute_s.max())
@@ -74,7 +96,7 @@ def fastest_split(problem: Problem, upload_bits: Floats, r: Floats) -> tuple[Flo
     return share / max(1.0, float(share.sum())), max(high, float(compute_s.max()))
 
 
-def _with_shares(problem: Problem, split: Any, payload: str, solver: str, rates: Any) -> Solution:
+def _with_shares(problem: Problem, split: Split, payload: str, solver: str, rates: Rates) -> Solution:
     """Shares by `split`, then (k, r) by `rates`; clients whose floor does not fit their share are left out."""
     began = time.perf_counter()
     feasible, excluded = feasible_clients(problem, payload)
@@ -88,7 +110,7 @@ def _with_shares(problem: Problem, split: Any, payload: str, solver: str, rates:
         plan = (k[able], r[able], shares[able])
     seconds = time.perf_counter() - began
     if not feasible.any():
-        return nobody(problem, excluded=excluded, seconds=seconds, **details)
+        return infeasible(problem, excluded=excluded, seconds=seconds, **details)
     return assemble(problem, feasible, plan, excluded=excluded, seconds=seconds, **details)
 
 

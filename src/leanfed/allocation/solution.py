@@ -32,7 +32,7 @@ class Excluded:
     needs: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """The entry of the output file."""
+        """An entry of `excluded` in the output file."""
         return {"client": self.client, "why": self.why, "needs": self.needs}
 
 
@@ -112,8 +112,8 @@ def assemble(
     )
 
 
-def nobody(problem: Problem, **details: Any) -> Solution:
-    """The answer when no client can take part, or not all of them together."""
+def infeasible(problem: Problem, **details: Any) -> Solution:
+    """The solution where no client can take part, or where their floors together do not fit the band."""
     k, r, share = (np.zeros(problem.clients) for _ in range(3))
     return Solution(Status.INFEASIBLE, k, r, share, **details)
 

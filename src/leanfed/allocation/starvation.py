@@ -26,7 +26,7 @@ def _need(one: Problem, payload: str) -> str:
     if one.snr[0] == 0.0:
         return "cannot upload without gain and power"
     upload_bits = float(bits_of(STARVED_BELOW, one.base_size, one.value_bits, payload))
-    compute_s = float((one.base_s + one.head_s * one.r_min)[0])
+    compute_s = float(one.compute_s(one.r_min)[0])
     compute_j = float(one.compute_power_w[0]) * compute_s
     alone_s = upload_bits / float(rate_of(1.0, one.bandwidth_hz, one.snr)[0])  # with the whole band to itself
     alone_j = compute_j + float(one.power_w[0]) * alone_s

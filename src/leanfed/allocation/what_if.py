@@ -78,14 +78,14 @@ def summary_of(problem: Problem, solution: Solution) -> dict[str, Any]:
     """A plan in a few numbers; the means are over the clients that take part."""
     takes_part = np.ones(problem.clients, dtype=bool)
     takes_part[[entry.client for entry in solution.excluded]] = False
-    nobody = solution.objective is None
+    infeasible = solution.objective is None
     return {
         "status": str(solution.status),
         "objective": solution.objective,
         "lower_bound": solution.lower_bound,
         "relative_gap": solution.relative_gap,
-        "mean_k": None if nobody else float(solution.k[takes_part].mean()),
-        "mean_r": None if nobody else float(solution.r[takes_part].mean()),
+        "mean_k": None if infeasible else float(solution.k[takes_part].mean()),
+        "mean_r": None if infeasible else float(solution.r[takes_part].mean()),
         "price": solution.price,
         "clients": problem.clients,
         "excluded": len(solution.excluded),

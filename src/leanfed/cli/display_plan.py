@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leanfed.allocation.solution import Solution
 
 MOST_ROWS = 40  # clients shown in full
-END_ROWS = 10  # else so many from either end
+END_ROWS = 10  # of a longer fleet, shown from either end
 MOST_REASONS = 10  # excluded or starved clients explained one by one
 
 
@@ -104,13 +104,13 @@ def quality_lines(problem: Problem, solution: Solution) -> list[str]:
 
     if solution.objective is None:
         return [f"{solution.status}: no client can take part ({_duration(solution.seconds)})"]
-    told, held = summary_of(problem, solution), Counter(binding_limits(problem, solution))
+    summary, held = summary_of(problem, solution), Counter(binding_limits(problem, solution))
     taking = problem.clients - len(solution.excluded)
     certified = solution.lower_bound is not None and solution.relative_gap is not None
     bound = f"; no plan is below {solution.lower_bound:.6g}, gap {solution.relative_gap:.1e}" if certified else ""
     lines = [
         f"{solution.status} in {_duration(solution.seconds)}: objective {solution.objective:.6g}{bound}",
-        f"{taking} of {problem.clients} take part: mean k {told['mean_k']:.3f}, mean r {told['mean_r']:.3f}",
+        f"{taking} of {problem.clients} take part: mean k {summary['mean_k']:.3f}, mean r {summary['mean_r']:.3f}",
         f"held by: {', '.join(f'{name} {count}' for name, count in held.most_common())}",
     ]
     if solution.price is not None:
@@ -191,7 +191,7 @@ def show_row(row: Mapping[str, Any], title: str, as_json: bool) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for what could not be measured but null."""
+    """What could not be measured becomes null: JSON has neither NaN nor infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from leanfed.cli.display import screen
 from leanfed.cli.display_plan import draw_plan, show_plan, show_what_if, working
+from leanfed.cli.options import Import, Json, import_all
 from leanfed.errors import InputError
 
 if TYPE_CHECKING:
     from leanfed.allocation.cells import Source
 
 
+class PlanCommand(TyperCommand):
+    """`leanfed plan`, whose help lists the allocators that are registered; they are imported only then."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Fill in the help of --solver."""
+        from leanfed.allocation import ALLOCATORS
+
+        for parameter in self.params:
+            if parameter.name == "solver":
+                parameter.help = f"How to plan: {', '.join(ALLOCATORS)}; or one of your own, with --import."
+        super().format_help(ctx, formatter)
+
+
 def plan(
     problem: Annotated[Path | None, typer.Argument(help="Problem file (JSON); or use --fleet.")] = None,
-    solver: Annotated[str, typer.Option(help="certified, dca, equal, fixed, fastest or random.")] = "certified",
+    solver: Annotated[str, typer.Option(help="How to plan.")] = "certified",
     payload: Annotated[str, typer.Option(help="Bits of an upload: exact, or the paper's count (paper).")] = "exact",
     fleet: Annotated[
         str | None, typer.Option(help="Plan for this fleet instead of a file: paper, or a fleet as CSV or Parquet.")
@@ -39,9 +55,8 @@ def plan(
     save: Annotated[Path | None, typer.Option(help="Write the problem that was solved to this file.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw k, r and the shares over the cell (PNG).")] = None,
     everyone: Annotated[bool, typer.Option("--all", help="Show every client, however many there are.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for machines, and nothing else.")
-    ] = False,
+    imports: Import = None,
+    as_json: Json = False,
 ) -> None:
     """Plan one round: who sends how much (k), keeps how much of its head (r), and gets which share of the band.
 
@@ -49,17 +64,24 @@ def plan(
     """
     from leanfed.allocation.what_if import parse_change, parse_question
 
+    import_all(imports)
     source = _plan_source(problem, fleet, model, clients, seed, radius_m)
     changes = dict(parse_change(text) for text in change or [])
-    options: dict[str, Any] = {"solver": solver, "payload": payload}
-    options |= {"k": k, "r": r} if solver in ("fixed", "fastest") else {}
-    options |= {"seed": seed} if solver == "random" else {}
+    options = {"solver": solver, "payload": payload, **_wanted(solver, k=k, r=r, seed=seed)}
     if what_if is not None:
         if save is not None or picture is not None:
             raise InputError("--what-if solves many problems, but --save and --picture are for one. Leave them out.")
         _answer(source, *parse_question(what_if), changes, options, as_json)
     else:
         _plan_once(source, changes, options, save=save, picture=picture, everyone=everyone, as_json=as_json)
+
+
+def _wanted(solver: str, **options: float) -> dict[str, float]:
+    """Those of the command line's options that the allocator has."""
+    from leanfed.allocation import ALLOCATORS
+
+    known = signature(ALLOCATORS[solver]).parameters
+    return {name: value for name, value in options.items() if name in known}
 
 
 def _plan_source(

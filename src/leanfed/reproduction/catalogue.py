@@ -102,7 +102,7 @@ class Entry:
     reduced: str = ""  # what is smaller than one would wish, and why
 
     def scale(self, seeds: int | None, quick: bool) -> Scale:
-        """Full or quick, with so many seeds."""
+        """The full scale or the quick one; `seeds` replaces the number of seeds."""
         count = seeds or (1 if quick else self.seeds)
         return Scale(tuple(range(self.first_seed, self.first_seed + count)), quick)
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, final
 
+from typing_extensions import override
+
 Labels = Mapping[str, str]
 Values = Mapping[int, float | None]
-SHOWN, REASONS = 8, 3  # parts of a claim that are told one by one, and reasons of those that fail
+SHOWN, REASONS = 8, 3  # parts of a claim that are shown one by one, and reasons of those that fail
 Outcome = Literal["holds", "fails", "not judged"]
 
 
@@ -81,7 +83,7 @@ class Rule(ABC):
 
     @abstractmethod
     def says(self) -> str:
-        """The rule in words."""
+        """The rule and its bounds as a phrase, for the results page."""
 
 
 @final
@@ -110,9 +112,9 @@ class Ratio(Rule):
         holds = self.at_least <= mean <= self.at_most
         return Verdict.of(holds, spread(ratios), ratios, f"{mean:.2f} is not {self._bounds()}")
 
+    @override
     def says(self) -> str:
-        """The rule in words."""
-        return f"{told(self.a)} over {told(self.b)}, mean of seeds {self._bounds()}"
+        return f"{phrase(self.a)} over {phrase(self.b)}, mean of seeds {self._bounds()}"
 
     def _bounds(self) -> str:
         low = f"at least {self.at_least:.3g}" if self.at_least > 0.0 else ""
@@ -142,10 +144,10 @@ class Less(Rule):
         differences = [x - y for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
         return Verdict.of(not wrong, ours, differences, f"{compared(self.a, self.b)}: {ours}")
 
+    @override
     def says(self) -> str:
-        """The rule in words."""
         slack = f" + {self.slack:g}" if self.slack else ""
-        return f"{told(self.a)} < {told(self.b)}{slack} in every seed"
+        return f"{phrase(self.a)} < {phrase(self.b)}{slack} in every seed"
 
 
 @final
@@ -167,12 +169,12 @@ class Bound(Rule):
         ours = average([mean])
         finite = [value for value in values.values() if value is not None]
         return Verdict.of(
-            self.above < mean < self.below, ours, finite, f"{told(self.a)} is {ours}, not {self._bounds()}"
+            self.above < mean < self.below, ours, finite, f"{phrase(self.a)} is {ours}, not {self._bounds()}"
         )
 
+    @override
     def says(self) -> str:
-        """The rule in words."""
-        return f"{told(self.a)} {self._bounds()}"
+        return f"{phrase(self.a)} {self._bounds()}"
 
     def _bounds(self) -> str:
         low = f"above {self.above:g}" if self.above > -math.inf else ""
@@ -202,10 +204,12 @@ class Trend(Rule):
         ours = ", ".join(average([mean]) for mean in means)
         return Verdict.of(holds, ours, means, f"{ours} does not {'rise' if self.rising else 'fall'} throughout")
 
+    @override
     def says(self) -> str:
-        """The rule in words."""
         slack = f", but for {self.slack:g}" if self.slack else ""
-        return f"{'rises' if self.rising else 'falls'} over {'; '.join(told(labels) for labels in self.series)}{slack}"
+        return (
+            f"{'rises' if self.rising else 'falls'} over {'; '.join(phrase(labels) for labels in self.series)}{slack}"
+        )
 
 
 @final
@@ -227,15 +231,15 @@ class Every(Rule):
         if not judged:
             return NOT_MEASURED
         held = sum(part.outcome == "holds" for part in judged)
-        told_all = ": " + "; ".join(part.ours for part in parts) if len(parts) <= SHOWN else ""
+        each = ": " + "; ".join(part.ours for part in parts) if len(parts) <= SHOWN else ""
         reasons = list(dict.fromkeys(part.reason for part in judged if part.outcome == "fails"))
         more = f"; and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
         return Verdict.of(
-            held == len(judged), f"{held} of {len(judged)}{told_all}", reason="; ".join(reasons[:REASONS]) + more
+            held == len(judged), f"{held} of {len(judged)}{each}", reason="; ".join(reasons[:REASONS]) + more
         )
 
+    @override
     def says(self) -> str:
-        """The rule in words."""
         return " and ".join(rule.says() for rule in self.rules)
 
 
@@ -244,8 +248,8 @@ def lowest(a: Labels, others: Sequence[Labels]) -> Every:
     return Every(tuple(Less(a, other) for other in others))
 
 
-def told(labels: Labels) -> str:
-    """Labels as a phrase."""
+def phrase(labels: Labels) -> str:
+    """The values of some labels, as a phrase."""
     return ", ".join(labels.values())
 
 

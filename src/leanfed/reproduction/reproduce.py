@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Watch:
-    """Who is told what happens."""
+    """Callbacks that follow a reproduction."""
 
     begin: Callable[[int, int, float], None] = lambda runs, rounds, seconds: None
     tell: Callable[[], None] = lambda: None
@@ -143,7 +143,7 @@ def _seconds(left: Sequence[Settings], request: Request) -> float:
         if kind not in rates:
             try:
                 tried = estimate(settings, None if request.data_dir is None else str(request.data_dir))
-            except LeanfedError:  # it will be told when the run itself fails
+            except LeanfedError:  # reported when the run itself fails
                 continue
             rates[kind] = tried["estimated_seconds"] / settings.rounds
         total += rates[kind] * settings.rounds

@@ -55,12 +55,12 @@ def _overview(known: Sequence[dict[str, Any]]) -> str:
     rows = []
     for results in known:
         verdicts = [claim["verdict"] for claim in results["claims"]]
-        told = ", ".join(f"{verdicts.count(v)} {v}" for v in ("holds", "fails", "not judged") if v in verdicts)
+        counted = ", ".join(f"{verdicts.count(v)} {v}" for v in ("holds", "fails", "not judged") if v in verdicts)
         rows.append(
             [
                 results["place"],
                 f"`{results['command']}`",
-                told.replace("holds", "hold").replace("fails", "fail"),
+                counted.replace("holds", "hold").replace("fails", "fail"),
                 str(len(results["seeds"])),
                 f"{results['core_minutes']:.1f}",
             ]
@@ -110,8 +110,8 @@ def larger_table(folder: Path) -> str:
         for partition, row in ends.items():
             guess = row.pop(GUESS)
             best_first = sorted(row.items(), key=lambda item: -item[1])
-            told = ", ".join(f"{method} {value:.3f}" for method, value in best_first)
-            rows.append([f"`{entry}`", partition, f"{guess:.3f}", told])
+            ranked = ", ".join(f"{method} {value:.3f}" for method, value in best_first)
+            rows.append([f"`{entry}`", partition, f"{guess:.3f}", ranked])
     return markdown(Block("", ["`leanfed reproduce ...`", "partition", "majority guess", "at the end"], rows))
 
 

@@ -148,7 +148,7 @@ def computed_share(world: World, radio: RadioSettings, r: Floats) -> Floats:
 def upload_bits(
     algorithm: Algorithm, size: int, entries: Floats | Any, value_bits: int, beside: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """(exact, paper) bits of uploads with so many entries of a vector of `size`, and so many bits `beside` them.
+    """(exact, paper) bits of uploads of `entries` values out of `size`, each with `beside` further bits.
 
     The paper's S is for values with positions; what has none is counted alike in both.
     """

@@ -1,13 +1,15 @@
-"""The forms of FLPDSP-OPT and the settings of whoever decides on keep rates and bandwidth."""
+"""The forms of FLPDSP-OPT and the settings that decide on keep rates and bandwidth."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.allocation.base import ALLOCATORS
+from leanfed.errors import nearest
 from leanfed.records import Section, kept_count
 
 Rate = Annotated[float, Field(ge=0, le=1)]
@@ -24,18 +26,27 @@ FORMS: Final[dict[str, dict[str, Any]]] = {
 HEAD_STEPS: Final = {"lenet5": 20}  # of the fast form, by model (estimated on the embedded digits); others take one
 
 
+def _registered(solver: str) -> str:
+    """The name of an allocator, refused with the nearest known one where there is none."""
+    if solver not in ALLOCATORS:
+        raise ValueError(f"no allocator has that name: {nearest(solver, ALLOCATORS)}")
+    return solver
+
+
 class AllocationSettings(Section):
     """Who decides on keep rates and bandwidth; the constants that the paper leaves open carry a source tag."""
 
     rule: Literal["own", "joint"] = "own"
     """own: the method's rates, bandwidth as below; joint: FLPDSP's k, r and bandwidth are planned every round."""
     bandwidth: Literal["equal", "min-max"] = "equal"
-    """With rule = "own": even shares as in the paper, or the split that makes the slowest participant fastest."""
+    """With rule = "own": even shares as in the paper, or (min-max) the fastest split: the one on which the slowest
+    participant is done soonest."""
     form: Form = "fast"
     """With rule = "joint". plain: the paper to the letter; safe: its objective with heads that survive pruning and
     error feedback; fast: the most progress per second, with a deadline of its own choice."""
-    solver: Literal["certified", "dca"] = "certified"
-    """Of the plain and the safe form: the price solver with its certificate, or Algorithm 2."""
+    solver: Annotated[str, AfterValidator(_registered)] = "certified"
+    """The allocator of the plain and the safe form, by name: the price solver with its certificate (certified),
+    Algorithm 2 (dca), or another, your own included. The fast form is an allocator itself."""
     deadline_s: float | None = Field(default=0.8, gt=0)
     """tau_max of a round (assumed, for LeNet-5); the fast form chooses any deadline up to it. None: no limit."""
     energy_budget_j: float | None = Field(default=0.3, gt=0)
@@ -58,15 +69,15 @@ class AllocationSettings(Section):
     r_min: Rate = 0.5
     """Least keep rate of a head (plain and safe 0 as in the paper; fast 0.5, assumed)."""
     within_rounds: int = Field(default=10, ge=0)
-    """Everybody takes part at least once in so many rounds, where its own limits allow it (fast 10, estimated on the
-    embedded digits); 0: no such floor (plain and safe)."""
+    """Every client takes part at least once in this many rounds, where its own limits allow it (fast 10, estimated on
+    the embedded digits); 0: no such floor (plain and safe)."""
     settle: Rate = 1 / 3
-    """The last part of a run, in which everybody takes part in every round where its own limits allow it (fast 1/3,
+    """The last part of a run, in which every client takes part in every round where its own limits allow it (fast 1/3,
     estimated on the embedded digits; plain and safe none): haste first, then those who were left behind catch up."""
     first_k: Rate | None = None
-    """k of everybody in round 0, less where it does not fit; None: round 0 is planned as the others are."""
+    """k of every client in round 0, less where it does not fit; None: round 0 is planned as the others are."""
     first_r: Rate | None = None
-    """r of everybody in round 0, if first_k is given; None: whole heads."""
+    """r of every client in round 0, if first_k is given; None: whole heads."""
 
     @model_validator(mode="before")
     @classmethod
@@ -86,8 +97,10 @@ class AllocationSettings(Section):
                 raise ValueError(f"{name} is a floor of the form 'fast'; leave it out with form = {self.form!r}")
         if self.theta == "estimated" and self.form == "fast":
             raise ValueError("theta = 'estimated' is for the forms 'plain' and 'safe'; 'fast' plans without theta")
-        if self.energy_total_j is not None and self.solver == "dca" and self.form != "fast":
-            raise ValueError("energy_total_j needs solver = 'certified': Algorithm 2 knows no price of energy")
+        if self.rule == "joint" and self.form == "fast" and self.solver not in ("certified", "fast"):
+            raise ValueError(f"solver = {self.solver!r} plans the forms 'plain' and 'safe'; set form to one of them")
+        if self.energy_total_j is not None and self.solver != "certified" and self.form != "fast":
+            raise ValueError(f"energy_total_j needs solver = 'certified': {self.solver!r} knows no price of energy")
         return self
 
     def settling(self, number: int, rounds: int) -> bool:
@@ -95,10 +108,10 @@ class AllocationSettings(Section):
         return number >= rounds - kept_count(self.settle, rounds)
 
     def fitted(self, algorithm: Algorithm, model: str) -> Algorithm:
-        """The method as the rule needs it: safe and fast keep dense heads and what was not sent, unless told not to.
+        """The method as the rule needs it: safe and fast keep dense heads and what was not sent.
 
-        Fast lets heads take the further steps that suit the model. What the settings say in so many words
-        (algorithm.prune.head_memory, algorithm.sparsify.error_feedback, algorithm.head_steps) holds.
+        Fast lets heads take the further steps that suit the model. What the settings state
+        (algorithm.prune.head_memory, algorithm.sparsify.error_feedback, algorithm.head_steps) is left as it is.
         """
         if self.rule == "own":
             return algorithm

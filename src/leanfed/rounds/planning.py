@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from leanfed.allocation.energy import EnergyState, energy_spent, pacing_cap, plan_round
-from leanfed.allocation.fast_form import set_pace
+from leanfed.allocation.fast_form import plan_fast
 from leanfed.allocation.plan import plan as plan_once
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.rules import fastest_rates, fastest_split
@@ -25,17 +25,18 @@ from leanfed.errors import InfeasibleError, InputError
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.costs import Accountant, computed_share, head_work, of_participants, upload_bits
 from leanfed.rounds.forms import AllocationSettings
+from leanfed.rounds.selection import overdue
 from leanfed.theory.bound import theta1, theta2
 from leanfed.theory.recorded import constants_so_far
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, what it took to make it, and why it is as it is (nothing where there was nothing to decide)."""
+    """A plan, how long it took to make, and the reasons for it (empty where there was nothing to decide)."""
 
     plan: RoundPlan
     seconds: float
-    reasons: dict[str, Any]
+    reasons: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Planner:
         self.world = accountant.world
         self.rounds = rounds  # of the whole run
         self._past = self._beginning()
-        self._measured: list[dict[str, Any]] = []  # what `observe` was told, in the order of the rounds
+        self._measured: list[dict[str, Any]] = []  # rows given to `observe`, in the order of the rounds
 
     def memory(self) -> dict[str, Any]:
         """What later plans depend on, as plain values."""
@@ -119,11 +120,11 @@ class Planner:
         return Planned(replace(plan, share=shares), time.perf_counter() - began, {})
 
     def _joint(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
-        """k, r and shares for everybody who can take part, why, and the energy that is left."""
+        """k, r and shares of all clients that can take part, the reasons, and the energy that is left."""
         cohort = self.world.cohort(number)
         members = list(cohort)
         floor = 1 if self.settings.settling(number, self.rounds) else self.settings.within_rounds
-        due = self._past.absent[members] + 1 >= floor if floor else None
+        due = overdue(self._past.absent[members], floor) if floor else None
         energy = self._past.energy
         budget = None if energy is None else energy.of(members)
         solution, reasons, budget = self._solve(self._problem(number, cohort), number, due, budget)
@@ -155,8 +156,8 @@ class Planner:
             solution = fastest_rates(capped, k=self.settings.first_k, r=first_r, payload=payload)
             return solution, {}, budget and budget.after(problem, energy_spent(capped, solution))
         if self.settings.form == "fast":
-            pace = set_pace(capped, due=due, payload=payload)
-            return pace.solution, pace.reasons(), budget and budget.after(problem, energy_spent(capped, pace.solution))
+            fast = plan_fast(capped, due=due, payload=payload)
+            return fast.solution, fast.reasons(), budget and budget.after(problem, energy_spent(capped, fast.solution))
         problem, theta = self._with_theta(problem, number)
         if budget is not None:
             solution, budget = plan_round(problem, budget, payload=payload)
@@ -172,7 +173,7 @@ class Planner:
         return solution, reasons | theta, budget
 
     def _with_theta(self, problem: Problem, number: int) -> tuple[Problem, dict[str, Any]]:
-        """The problem with the prices that Theorem 1 gives for what was measured before this round, and a word on it.
+        """The problem with the prices that Theorem 1 gives for what was measured before this round, and their ratio.
 
         The given prices stay where nothing was measured yet, or where the learning rate is too large for the theorem.
         """

@@ -9,39 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ClientState, Cohort, Training
 from leanfed.algorithms.learner import FlatLearner
-from leanfed.errors import SettingsError
-from leanfed.records import Floats, RoundPlan, Section
+from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.aggregation import Aggregation, WeightedMean
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import STATISTICS
+from leanfed.rounds.selection import Moment, Participation, select
 from leanfed.streams import stream
 from leanfed.tasks.chain import Chain, tail_share
 from leanfed.tasks.models import MODELS
 from leanfed.tasks.split import FlatModel, Split
 from leanfed.tasks.task import Task, draw_rows
-
-
-class Participation(Section):
-    """Who takes part in a round."""
-
-    fraction: float = Field(default=1.0, gt=0, le=1)
-    """Share of the clients drawn for each round, at least one."""
-    cohorts: tuple[tuple[int, ...], ...] | None = Field(default=None, min_length=1)
-    """Or the client numbers of each round; when there are more rounds than lists, the lists are used in turn."""
-
-    @model_validator(mode="after")
-    def _one_of_the_two(self) -> Participation:
-        if self.cohorts is not None and self.fraction != 1.0:
-            raise ValueError("give participation.fraction or participation.cohorts, not both")
-        if self.cohorts is not None and any(len(set(c)) != len(c) or not c or min(c) < 0 for c in self.cohorts):
-            raise ValueError("each list in participation.cohorts must hold different client numbers from 0 on")
-        return self
 
 
 @dataclass(frozen=True)
@@ -98,16 +80,8 @@ class World:
         return ClientStore(task.clients, lambda client: algorithm.start_client(task, client), scratch=self.scratch)
 
     def cohort(self, round_number: int) -> tuple[int, ...]:
-        """The participants of a round, increasing; they follow from seed and round alone."""
-        everyone = self.task.clients
-        if self.participation.cohorts is not None:
-            listed = self.participation.cohorts[round_number % len(self.participation.cohorts)]
-            if max(listed) >= everyone:
-                raise SettingsError(f"participation.cohorts names client {max(listed)}; the last is {everyone - 1}.")
-            return tuple(sorted(listed))
-        count = max(1, round(self.participation.fraction * everyone))
-        chosen = stream(self.task.seed, "cohort", round_number).choice(everyone, count, replace=False)
-        return tuple(sorted(chosen.tolist()))
+        """The clients asked in a round, increasing; they follow from seed and round alone."""
+        return select(self.participation, Moment(round_number, self.task.seed, self.task.clients))
 
     def plan(self, round_number: int) -> RoundPlan:
         """The round's participants with the method's own keep rates."""

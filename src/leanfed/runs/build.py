@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,15 @@ SECRET = ("--token",)  # options whose value stays out of the folder
 TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
 
 
+@dataclass
+class Experiment:
+    """What a run is made of, built once; `planner` is live: it remembers the plans that later ones depend on."""
+
+    settings: Settings
+    world: World
+    planner: Planner
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run: its numbers, its rows, and its folder if it has one."""
@@ -80,25 +89,26 @@ def run(
     >>> leanfed.run(leanfed.Settings(rounds=2)).rounds.height  # doctest: +SKIP
     2
     """
-    world = build_world(settings, data_dir)
+    experiment = prepare(settings, data_dir, scratch=None if out is None else Path(out))
     if out is None:
-        return _play_in_memory(settings, world, listen)
+        return _play_in_memory(experiment, listen)
     folder = create_run_folder(Path(out))
     with folder_lock(folder.path):
         if given is not None:
             write_text(folder.given, given)
-        describe(folder, settings, world)
+        describe(folder, experiment)
         folder.log("start")
         for note in settings.notes():
             folder.log("note", text=note)
-        return _play_in_folder(settings, world, folder, listen)
+        return _play_in_folder(experiment, folder, listen)
 
 
-def describe(folder: RunFolder, settings: Settings, world: World) -> None:
-    """What a folder says of its run before the first round; the settings come last."""
+def describe(folder: RunFolder, experiment: Experiment) -> None:
+    """Write what a folder says of its run before the first round; the settings come last."""
+    settings = experiment.settings
     write_json(folder.environment, environment())
-    write_json(folder.world, describe_world(settings, world))
-    write_devices(folder.fleet, planner_of(settings, world).accountant.fleet, settings.rounds)
+    write_json(folder.world, describe_world(settings, experiment.world))
+    write_devices(folder.fleet, experiment.planner.accountant.fleet, settings.rounds)
     write_json(folder.settings, settings.resolved())
 
 
@@ -116,25 +126,27 @@ def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Liste
                 folder.read_table("clients"),
                 folder.path,
             )
-        world = build_world(settings, data_dir)
+        experiment = prepare(settings, data_dir, scratch=folder.path)
         folder.log("resume")
-        return _play_in_folder(settings, world, folder, listen)
+        return _play_in_folder(experiment, folder, listen)
 
 
-def build_world(settings: Settings, data_dir: str | Path | None = None) -> World:
-    """The task and method of the settings."""
+def prepare(
+    settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None
+) -> Experiment:
+    """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused."""
+    world = build_world(settings, data_dir, scratch)
+    planner = Planner(settings.allocation, Accountant(settings.radio, world), settings.rounds)
+    planner.plan(0)  # refuses now what would fail in the first round
+    return Experiment(settings, world, planner)
+
+
+def build_world(settings: Settings, data_dir: str | Path | None = None, scratch: Path | None = None) -> World:
+    """The task and method of the settings; `scratch` is a folder for client states that do not fit into memory."""
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
     renew = settings.evaluation.renew_statistics
-    rule = settings.aggregation
-    world = World(task, settings.algorithm, settings.training, settings.participation, renew, aggregation=rule)
-    # Refuse rates, cohorts, devices or limits that do not fit the clients now, not in the first round.
-    planner_of(settings, world).plan(0)
-    return world
-
-
-def planner_of(settings: Settings, world: World) -> Planner:
-    """What plans the rounds, over the fleet and payload that they are charged for."""
-    return Planner(settings.allocation, Accountant(settings.radio, world), settings.rounds)
+    who, rule = settings.participation, settings.aggregation
+    return World(task, settings.algorithm, settings.training, who, renew, scratch, rule)
 
 
 def engine_of(settings: Settings, world: World) -> Engine:
@@ -152,7 +164,7 @@ def fingerprint(task: Task) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, for whoever reads the results later."""
+    """Versions and machine, for later readers of the results."""
     return {
         "format": FORMAT,
         "python": platform.python_version(),
@@ -165,8 +177,9 @@ def environment() -> dict[str, Any]:
 
 def _command(arguments: Sequence[str]) -> str:
     """The command line as it can be given again, without the values of secrets: the folder may be shown to anyone."""
-    name = Path(arguments[0]).name
-    words = ["leanfed" if name == "cli.py" else name, *arguments[1:]]
+    program = Path(arguments[0])
+    own = program.parts[-3:-1] == ("leanfed", "cli")  # python -m leanfed.cli
+    words = ["leanfed" if own else program.name, *arguments[1:]]
     for place, word in enumerate(words):
         option, equals, _ = word.partition("=")
         if option in SECRET and equals:
@@ -200,14 +213,14 @@ def _one_torch_thread() -> Iterator[None]:
 
 
 def _rounds(
-    settings: Settings, world: World, engine: Engine, progress: Progress, earlier: pl.DataFrame | None = None
+    experiment: Experiment, engine: Engine, progress: Progress, earlier: pl.DataFrame | None = None
 ) -> Iterator[RoundRecord]:
     """The rounds that are left, charged by the settings' radio; `earlier` holds the rows of those before."""
-    planner = planner_of(settings, world)
+    settings, planner = experiment.settings, experiment.planner
     for row in () if earlier is None else earlier.iter_rows(named=True):
         planner.observe(row)
     return play(
-        world,
+        experiment.world,
         engine,
         planner.accountant,
         planner,
@@ -218,13 +231,14 @@ def _rounds(
     )
 
 
-def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
+def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
     """All rounds, nothing written."""
+    settings, world = experiment.settings, experiment.world
     engine, progress = engine_of(settings, world), start(world)
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
     with _one_torch_thread():
-        for record in _rounds(settings, world, engine, progress):
+        for record in _rounds(experiment, engine, progress):
             rounds.append(record.rounds)
             clients.append(record.clients)
             listen(record)
@@ -234,9 +248,9 @@ def _play_in_memory(settings: Settings, world: World, listen: Listener) -> Run:
     return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
 
 
-def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen: Listener) -> Run:
-    """The rounds that are left, with a checkpoint every so often, then the final files."""
-    world = replace(world, scratch=folder.path)
+def _play_in_folder(experiment: Experiment, folder: RunFolder, listen: Listener) -> Run:
+    """The rounds that are left, with a checkpoint every `run.checkpoint_every` of them, then the final files."""
+    settings, world = experiment.settings, experiment.world
     checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
     progress = checkpoints.load(world) or start(world)
     if progress.round and arrived(settings, checkpoints.tables()["rounds"]):
@@ -247,32 +261,38 @@ def _play_in_folder(settings: Settings, world: World, folder: RunFolder, listen:
         engine = engine_of(settings, world)
         folder.log("engine", name=engine.name, reason=engine.reason)
         earlier = checkpoints.tables()["rounds"] if progress.round else None
-        for record in _rounds(settings, world, engine, progress, earlier):
+        for record in _rounds(experiment, engine, progress, earlier):
             progress = record.progress
             rows.append(record.tables)
             last = progress.round == settings.rounds or arrived(settings, record.rounds)
             if last or progress.round % settings.run.checkpoint_every == 0:
                 checkpoints.save(progress, {name: joined(each[name] for each in rows) for name in TABLES})
                 rows = []
-            if record.planned.reasons:
-                folder.log(
-                    "plan",
-                    round=progress.round - 1,
-                    seconds=round(record.planned.seconds, 6),
-                    participants=len(record.planned.plan.participants),
-                    **record.planned.reasons,
-                )
-            spent = {"total": -clock + (clock := time.perf_counter()), **record.seconds}
-            folder.log(
-                "round",
-                round=progress.round - 1,
-                accuracy=record.row["accuracy"],
-                seconds={name: round(value, 5) for name, value in spent.items()},
-            )
+            _log_round(folder, record, -clock + (clock := time.perf_counter()))
             listen(record)
             if last:
                 break
     return finish_folder(settings, world, folder, checkpoints.tables(), progress)
+
+
+def _log_round(folder: RunFolder, record: RoundRecord, total_s: float) -> None:
+    """The events of a finished round: its plan, where there was something to decide, and where the time went."""
+    number, planned = record.progress.round - 1, record.planned
+    if planned.reasons:
+        folder.log(
+            "plan",
+            round=number,
+            seconds=round(planned.seconds, 6),
+            participants=len(planned.plan.participants),
+            **planned.reasons,
+        )
+    seconds = {"total": total_s, **record.seconds}
+    folder.log(
+        "round",
+        round=number,
+        accuracy=record.row["accuracy"],
+        seconds={name: round(value, 5) for name, value in seconds.items()},
+    )
 
 
 def arrived(settings: Settings, rounds: pl.DataFrame) -> bool:

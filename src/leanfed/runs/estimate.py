@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from leanfed.runs.build import build_world, engine_of, planner_of
+from leanfed.runs.build import engine_of, prepare
 from leanfed.runs.settings import Settings
 from leanfed.records import RoundPlan
 from leanfed.rounds.engine import Engine
@@ -22,8 +22,9 @@ LARGE_MODEL = 1_000_000  # values from which few clients must stand for all
 
 def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
     """What would run, how long and how big; some clients train and are tested to find out."""
-    world = build_world(settings, data_dir)
-    engine, progress, plan = engine_of(settings, world), start(world), planner_of(settings, world).plan(0).plan
+    experiment = prepare(settings, data_dir)
+    world = experiment.world
+    engine, progress, plan = engine_of(settings, world), start(world), experiment.planner.plan(0).plan
     large = world.split.size >= LARGE_MODEL
     few = _first(plan, TRIED_LARGE if large else TRIED)
     engine.run_round(progress.server, progress.clients, few)  # compiles, fills caches
@@ -63,7 +64,7 @@ def _first(plan: RoundPlan, count: int) -> RoundPlan:
 
 
 def _few_tests(engine: Engine, progress: Progress) -> float:
-    """The seconds of testing everybody, from a few clients."""
+    """Seconds to test all clients, judged by a few of them."""
     world, clients = engine.world, range(min(TRIED_LARGE, engine.world.task.clients))
     states = [progress.clients[client] for client in clients]
     spent = _seconds(

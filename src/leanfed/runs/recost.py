@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from leanfed.errors import InputError
-from leanfed.runs.build import Run, build_world, describe, planner_of, summarise
+from leanfed.runs.build import Run, describe, prepare, summarise
 from leanfed.runs.settings import Settings
 from leanfed.files import sha256_of
 from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
@@ -23,7 +23,7 @@ from leanfed.rounds.engine import RoundOutcome, empty_outcome
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.loop import shares_of, typed_frame
 
-FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what is learned under rates of one's own
+FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what a method with its own rates learns
 COSTLY = ("wire", "value_bits")  # keys of the radio that can
 
 
@@ -31,10 +31,10 @@ def recost(source: str | Path, settings: Settings, out: str | Path, *, data_dir:
     """The run in `source` as it would have been charged under `settings`, in a folder of its own."""
     kept = RunFolder(Path(source))
     check_same_learning(kept, settings)
-    world = build_world(settings, data_dir)
-    clients, rounds = _charged(planner_of(settings, world), kept.read_table("clients"), kept.read_table("rounds"))
+    experiment = prepare(settings, data_dir)
+    clients, rounds = _charged(experiment.planner, kept.read_table("clients"), kept.read_table("rounds"))
     folder = create_run_folder(Path(out))
-    describe(folder, settings, world)
+    describe(folder, experiment)
     folder.log("recost", source=str(source))
     for name, table in (("rounds", rounds), ("clients", clients)):
         write_table(folder.table(name), table)
@@ -43,7 +43,7 @@ def recost(source: str | Path, settings: Settings, out: str | Path, *, data_dir:
         shutil.copyfile(path, folder.path / path.name)
     made = [folder.table("rounds"), folder.table("clients"), *(folder.path / path.name for path in learned)]
     sums = {path.name: sha256_of(path) for path in made}
-    summary = {**summarise(settings, world, rounds), "sha256": sums}
+    summary = {**summarise(settings, experiment.world, rounds), "sha256": sums}
     write_summary(folder, summary)
     return Run(settings, summary, rounds, clients, folder.path)
 

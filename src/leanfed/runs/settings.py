@@ -25,6 +25,7 @@ import leanfed.algorithms  # noqa: F401  (registers the methods)
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
 from leanfed.algorithms.contract import Training
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.allocation.base import ALLOCATORS
 from leanfed.errors import SettingsError, nearest
 from leanfed.files import explained
 from leanfed.records import Section
@@ -34,7 +35,7 @@ from leanfed.rounds.costs import RadioSettings
 from leanfed.rounds.evaluation import EvaluationSettings
 from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.probing import TheorySettings, why_no_bound
-from leanfed.rounds.world import Participation
+from leanfed.rounds.selection import SELECTIONS, Participation
 from leanfed.tasks.task import TaskSettings
 
 
@@ -189,7 +190,7 @@ def set_value(values: dict[str, Any], override: str) -> None:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema of a settings file, every registered method and rule included."""
+    """JSON schema of a settings file, with every registered method, rule, allocator and selection."""
     schema = Settings.model_json_schema()
     definitions = schema.setdefault("$defs", {})
     for key, registry in NAMED.items():
@@ -202,6 +203,8 @@ def json_schema() -> dict[str, Any]:
             "description": Settings.model_fields[key].description,
         }
         definitions.pop(key.capitalize(), None)
+    definitions["AllocationSettings"]["properties"]["solver"]["enum"] = list(ALLOCATORS)
+    definitions["Participation"]["properties"]["rule"]["enum"] = [*SELECTIONS, None]
     return schema
 
 
@@ -221,7 +224,8 @@ def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, t
         return f"{where}: unknown setting {key!r}: {nearest(location[-1], _known_keys(location[:-1], values))}"
     message = detail["msg"].removeprefix("Value error, ")
     given = "" if isinstance(detail["input"], Mapping | Section) else f" is {detail['input']!r}, but"
-    return f"{where}: {key}{given} {message[:1].lower()}{message[1:]}."
+    end = "" if message.endswith(("?", ".")) else "."
+    return f"{where}: {key}{given} {message[:1].lower()}{message[1:]}{end}"
 
 
 def _known_keys(tables: Sequence[str], values: Mapping[str, Any]) -> list[str]:

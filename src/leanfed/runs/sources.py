@@ -1,4 +1,4 @@
-"""Where every setting of a run comes from: the paper, an estimate, an assumption, or whoever chose it for the run."""
+"""Where every setting of a run comes from: the paper, an estimate, an assumption, or a choice made for the run."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _follow(workers: Sequence[Any], messages: Any, left: int, tell: Tell, done: 
 
 
 def _work(tasks: Any, messages: Any, data_dir: str | None) -> None:
-    """A worker's life: take a run, carry it out, report, until there is none."""
+    """What a worker process does: take a run, carry it out, report, until there is none left."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     where = None if data_dir is None else Path(data_dir)
     while task := tasks.get():
@@ -111,7 +111,7 @@ def _work(tasks: Any, messages: Any, data_dir: str | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed has nobody to report to; its run's checkpoint is on disk."""
+    """End this worker when its parent is gone; its run's checkpoint is on disk."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -18,7 +18,8 @@ from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import SettingsError
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.engine import Engine
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation.choose import choose_engine, warm
 from leanfed.streams import stream
 from leanfed.tasks.models import MODELS, LeNet5

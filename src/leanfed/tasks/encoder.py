@@ -87,7 +87,7 @@ def _from_pretrained(kind: str, name: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No bars of the library's own."""
+    """Hide the progress bars of transformers, which would break ours."""
     logging = nlp("transformers.utils.logging")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -20,7 +20,7 @@ from leanfed.tasks.text import TextSettings
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to build a model, what it eats, and where it is cut by default."""
+    """How to build a model, what it takes in, and where it is cut by default."""
 
     build: Callable[[int], nn.Module]  # number of classes -> freshly initialised model
     input_shape: tuple[int, ...]  # (channels, height, width); smaller images are padded with black

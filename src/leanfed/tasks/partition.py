@@ -134,7 +134,7 @@ def _owners(labels: Ints, classes: int, settings: PartitionSettings, rng: np.ran
 
 
 def draw_classes(clients: int, per_client: int, classes: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """(clients, classes): which classes each client holds; a class that nobody drew replaces a crowded one."""
+    """(clients, classes): which classes each client holds; a class that no client drew replaces a crowded one."""
     held = np.zeros((clients, classes), dtype=bool)
     for client in range(clients):
         held[client, rng.choice(classes, per_client, replace=False)] = True

@@ -1,4 +1,4 @@
-"""Somebody's own data and model under a name: a folder of pictures, a Parquet file, an nn.Module."""
+"""A user's own data and model under a name: a folder of pictures, a Parquet file, an nn.Module."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add_model(name: str, build: Callable[[int], nn.Module], *, input_shape: tupl
 
 
 def import_file(file: str | Path) -> None:
-    """Run a Python file that registers models, data sets or methods."""
+    """Run a Python file that registers models, data sets, methods, allocators or selections."""
     file = Path(file)
     if not file.is_file():
         raise StorageError(f"{file} is not a file. Give a Python file that calls leanfed.add_model or the like.")

@@ -1,6 +1,6 @@
 """Theorem 1 along a run: the bound after every measured round, from what the rounds table holds and nothing else.
 
-Columns read (see `simulation/probing.py`), in measured rounds: `theory_loss` F, `theory_l1`, `theory_l2`,
+Columns read (see `rounds/probing.py`), in measured rounds: `theory_loss` F, `theory_l1`, `theory_l2`,
 `theory_g_sq` G^2, `theory_m`, `theory_sigma_sq`, `theory_delta_sq`; in every round: `theory_k` and `theory_root`, the
 gamma-weighted means of k and sqrt(1-r), and `theory_eta`, empty where the theorem does not speak of the method.
 """

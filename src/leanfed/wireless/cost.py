@@ -5,11 +5,10 @@ Every function takes scalars or arrays and broadcasts: clients lie on the last a
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import ArrayLike
 
+from leanfed.wireless.rate import capacity
 from leanfed.wireless.units import Array, dbm_to_w
 
 FLOPS_PER_CYCLE = 2.0  # one fused multiply-add
@@ -21,7 +20,7 @@ _SILENT_W = 1e-200
 def uplink_rate(
     share: ArrayLike, *, bandwidth_hz: ArrayLike, gain: ArrayLike, power_w: ArrayLike, noise_w_per_hz: ArrayLike
 ) -> Array:
-    """FDMA uplink rate in bit/s: l W log2(1 + h p / (N0 l W)), Eq. (7), zero where the share l is zero."""
+    """FDMA uplink rate in bit/s of a share l of the band W: its `capacity`, zero where the share is zero."""
     band_hz, received_w, noise = np.broadcast_arrays(
         np.asarray(share, dtype=float) * np.asarray(bandwidth_hz, dtype=float),
         np.asarray(gain, dtype=float) * np.asarray(power_w, dtype=float),
@@ -29,13 +28,13 @@ def uplink_rate(
     )
     noise_w = noise * band_hz
     signal_to_noise = np.divide(received_w, noise_w, out=np.zeros(noise_w.shape), where=noise_w > _SILENT_W)
-    return np.asarray(band_hz * np.log1p(signal_to_noise) / math.log(2.0))
+    return np.asarray(capacity(band_hz, signal_to_noise))
 
 
 def broadcast_rate(
     gain: ArrayLike, *, bandwidth_hz: ArrayLike, noise_w_per_hz: ArrayLike, power_w: float = BASE_STATION_POWER_W
 ) -> Array:
-    """Downlink rate in bit/s that each client could follow: Eq. (7) with the whole band and the station's power."""
+    """Downlink rate in bit/s that each client could follow, with the whole band and the station's power."""
     return uplink_rate(1.0, bandwidth_hz=bandwidth_hz, gain=gain, power_w=power_w, noise_w_per_hz=noise_w_per_hz)
 
 
@@ -70,10 +69,14 @@ def computation_latency(cycles: ArrayLike, cpu_hz: ArrayLike) -> Array:
     return np.asarray(np.asarray(cycles, dtype=float) / np.asarray(cpu_hz, dtype=float))
 
 
+def computation_power(energy_coefficient: ArrayLike, cpu_hz: ArrayLike) -> Array:
+    """Watts while computing: zeta omega^3, the power in Eq. (13)."""
+    return np.asarray(np.asarray(energy_coefficient, dtype=float) * np.asarray(cpu_hz, dtype=float) ** 3)
+
+
 def computation_energy(energy_coefficient: ArrayLike, cpu_hz: ArrayLike, latency_s: ArrayLike) -> Array:
     """Joules to compute: zeta omega^3 tau, Eq. (13)."""
-    power_w = np.asarray(energy_coefficient, dtype=float) * np.asarray(cpu_hz, dtype=float) ** 3
-    return np.asarray(power_w * np.asarray(latency_s, dtype=float))
+    return np.asarray(computation_power(energy_coefficient, cpu_hz) * np.asarray(latency_s, dtype=float))
 
 
 def total_latency(computation_s: ArrayLike, communication_s: ArrayLike) -> Array:

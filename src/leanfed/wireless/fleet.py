@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self, final
 
 import numpy as np
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from leanfed.records import Section
 from leanfed.streams import stream
@@ -36,29 +37,29 @@ class FleetSettings(Section):
     radius_m: Positive = 200.0
     """Devices are uniform in this disc."""
     nearest_m: Positive = 1.0
-    """Assumed: nobody stands closer, where the path loss no longer holds."""
+    """Least distance to the base station (assumed); closer by, the path loss does not hold."""
     path_loss_at_1km_db: Finite = 128.1
     """Path loss at one kilometre."""
     path_loss_per_decade_db: NotNegative = 37.6
     """How much it grows for ten times the distance."""
     rayleigh: bool = False
-    """The paper's gain is the path loss alone."""
+    """Whether Rayleigh fading multiplies the gain; the paper's gain is the path loss alone."""
     shadowing_db: NotNegative = 0.0
-    """Standard deviation; zero switches it off."""
+    """Standard deviation of log-normal shadowing; 0 switches it off."""
     cpu_hz: tuple[Positive, Positive] = (0.5e9, 3.0e9)
-    """Uniform."""
+    """Range from which clocks are drawn, uniformly."""
     power_dbm: tuple[Finite, Finite] = (20.0, 28.0)
-    """Uniform in dBm."""
+    """Range from which transmit powers are drawn, uniformly in dBm."""
     noise_dbm_per_hz: Finite = -174.0
     """Density of the noise."""
     bandwidth_hz: Positive | tuple[Positive, Positive] = 10e6
-    """A constant, or a range drawn from each round."""
+    """Of the whole uplink: a constant, or a range from which every round draws."""
     bandwidth_trace_hz: tuple[Positive, ...] = ()
-    """One value a round, the last holds; takes the place of the above."""
+    """Bandwidth of each round, the last value for all later ones; takes the place of bandwidth_hz."""
     energy_coefficient: NotNegative = 1e-28
-    """Assumed: zeta in J s^2."""
+    """zeta in J s^2 (assumed)."""
     hold: tuple[Quantity, ...] = ()
-    """Drawn once and kept; the rest is redrawn every round, as in the paper."""
+    """Quantities that are drawn once and kept; the others are redrawn every round, as in the paper."""
 
     @model_validator(mode="after")
     def _ranges_ascend(self) -> Self:
@@ -90,11 +91,11 @@ class Fleet(ABC):
     @property
     @abstractmethod
     def devices(self) -> int:
-        """How many devices there are."""
+        """N, the number of devices."""
 
     @abstractmethod
     def state(self, number: int) -> FleetState:
-        """What the devices are like in round `number`; the same answer every time it is asked."""
+        """What the devices are like in round `number`; the same at every call."""
 
 
 @final
@@ -106,12 +107,12 @@ class SampledFleet(Fleet):
     seed: int = 0
 
     @property
+    @override
     def devices(self) -> int:
-        """How many devices there are."""
         return self.settings.devices
 
+    @override
     def state(self, number: int) -> FleetState:
-        """The fleet of round `number`."""
         s = self.settings
         return FleetState(
             gain=self._gain(number),

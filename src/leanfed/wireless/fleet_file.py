@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import numpy as np
+from typing_extensions import override
 
 from leanfed.errors import DataError
 from leanfed.files import explained, write_atomically
@@ -33,12 +34,12 @@ class MeasuredFleet(Fleet):
     measured: Mapping[str, Array]  # quantity -> (rounds, devices), SI
 
     @property
+    @override
     def devices(self) -> int:
-        """How many devices there are."""
         return len(self.names)
 
+    @override
     def state(self, number: int) -> FleetState:
-        """The measurement that holds in round `number`."""
         at = max(bisect_right(self.rounds, number) - 1, 0)
         zeta = self.measured.get("energy_coefficient")
         band = self.measured.get("bandwidth")

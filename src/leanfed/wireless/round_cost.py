@@ -1,4 +1,4 @@
-"""One round's bill: a fleet's state and the work of its clients become latency, energy, bits and FLOPs."""
+"""What a round costs: a fleet's state and the work of its clients become latency, energy, bits and FLOPs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RoundCost:
     communication_j: Array
     computation_j: Array
     flops: Array
-    download_bits: Array  # once on the air, whoever listens
+    download_bits: Array  # one broadcast, received by all
     downlink_s: Array
 
     @property
@@ -83,7 +83,7 @@ def equal_shares(participants: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) 
 def round_cost(
     state: FleetState, workload: Workload, share: Array | None = None, *, downlink: Downlink = "neglected"
 ) -> RoundCost:
-    """The bill of a round for the given bandwidth shares (split evenly when there are none), Eq. (7) and (10)-(15).
+    """The cost of a round on these bandwidth shares (even ones where none are given), Eq. (7) and (10)-(15).
 
     >>> from leanfed.wireless.fleet import FleetSettings, SampledFleet
     >>> fleet = SampledFleet(FleetSettings(devices=2), seed=0)

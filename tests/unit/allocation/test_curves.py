@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
+from leanfed.allocation import curves
 from leanfed.allocation.curves import bits_of, keep_rate_of, omega, rate_of, share_of
+from leanfed.wireless.cost import uplink_rate
+from leanfed.wireless.rate import capacity
 
 
 @pytest.mark.parametrize("w", [1.0, 1.0 + 1e-9, 1.001, 1.5, 2.0, 10.0, 700.0])
@@ -17,6 +20,18 @@ def test_eq_7_by_hand():
     # A tenth of 1 MHz at a ratio of 3 over the whole band: 1e5 log2(1 + 30).
     assert rate_of(0.1, 1e6, 3.0) == pytest.approx(1e5 * math.log2(31.0))
     assert rate_of([0.0, 0.5], 1e6, [3.0, 0.0]).tolist() == [0.0, 0.0]
+
+
+def test_the_compiled_capacity_is_the_plain_one_to_the_last_bit():
+    ratios = np.geomspace(1e-12, 1e12, 500)
+    assert [curves.capacity(1.7e5, ratio) for ratio in ratios] == capacity(1.7e5, ratios).tolist()
+
+
+def test_the_allocator_and_the_cost_model_have_one_rate():
+    share, gain, power, noise, band = np.geomspace(1e-6, 1.0, 200), 3e-12, 0.3, 4e-21, 1e7
+    charged = uplink_rate(share, bandwidth_hz=band, gain=gain, power_w=power, noise_w_per_hz=noise)
+    # x0/l and h p/(N0 l W) are rounded apart, by an ulp or two.
+    np.testing.assert_allclose(rate_of(share, band, gain * power / (noise * band)), charged, rtol=1e-15)
 
 
 def test_eq_9_by_hand():

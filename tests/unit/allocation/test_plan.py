@@ -1,12 +1,12 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from leanfed.allocation import Solution, Status, allocator, plan
+from leanfed.allocation import ALLOCATORS, Solution, Status, plan
 from leanfed.allocation.bench import paper_problem, plan_rows
-from leanfed.allocation.plan import ALLOCATORS
-from leanfed.errors import InputError
+from leanfed.errors import InputError, LeanfedError
 
 
 def test_unknown_names_are_explained():
@@ -20,7 +20,7 @@ def test_unknown_names_are_explained():
 def test_a_decorated_function_becomes_an_allocator():
     problem = paper_problem(2, 0)
 
-    @allocator("nothing")
+    @ALLOCATORS.register("nothing")
     def nothing(problem, *, payload):
         zeros = problem.weights * 0
         return Solution(Status.SOLVED, zeros, zeros, zeros, objective=0.1, solver="nothing", payload=payload)
@@ -28,7 +28,26 @@ def test_a_decorated_function_becomes_an_allocator():
     try:
         assert plan(problem, solver="nothing").objective == 0.1
     finally:
-        del ALLOCATORS["nothing"]
+        ALLOCATORS.remove("nothing")
+
+
+def test_an_allocator_that_breaks_the_contract_is_named():
+    problem = paper_problem(2, 0)
+
+    @ALLOCATORS.register("greedy")
+    def greedy(problem, *, payload, share=1.0, clients=2):
+        part = np.full(clients, share)
+        return Solution(Status.SOLVED, part * 0, part * 0, part, objective=0.0, solver="greedy", payload=payload)
+
+    try:
+        with pytest.raises(LeanfedError, match="'greedy' gives away 2 times the band"):
+            plan(problem, solver="greedy")
+        with pytest.raises(LeanfedError, match="'greedy' must give 2 values of l from 0 to 1"):
+            plan(problem, solver="greedy", share=2.0)
+        with pytest.raises(LeanfedError, match="'greedy' must give 2 values of k"):
+            plan(problem, solver="greedy", clients=3)
+    finally:
+        ALLOCATORS.remove("greedy")
 
 
 def test_every_solver_is_measured_against_the_certified_bound():

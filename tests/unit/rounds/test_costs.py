@@ -16,10 +16,12 @@ from leanfed.errors import DataError, SettingsError
 from leanfed.records import Ints
 from leanfed.rounds.costs import Accountant, RadioSettings, RoundBill, computed_share
 from leanfed.rounds.loop import start
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
+from leanfed.wireless import cost as wireless_cost
 from leanfed.wireless.fleet import FleetSettings
 from leanfed.wireless.payload import exact_bits, position_bits
 
@@ -58,6 +60,12 @@ def test_each_method_pays_for_what_it_sends(name: str, bits: float, world_of: Wo
 def test_computation_follows_the_weights_and_the_samples(name: str, share: float, world_of: WorldOf) -> None:
     cost = bill(world_of(ALGORITHMS[name](), local_steps=2), cycles_per_sample=1e6)[0].cost
     assert cost.flops == pytest.approx(2 * 64 * 1e6 * share)
+
+
+def test_the_share_that_flpdsp_reports_is_the_fraction_of_eq_12(world_of: WorldOf) -> None:
+    r = np.linspace(0.0, 1.0, 7)
+    shares = computed_share(world_of(Flpdsp()), RadioSettings(), r)
+    assert shares.tolist() == wireless_cost.computed_share(D_BASE, D_HEAD, r).tolist()
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,8 @@ def test_a_learning_rate_beyond_the_theorem_keeps_the_given_theta(world_of: Worl
         ({"allocation": {"rule": "joint", "form": "safe", "theta": "estimated"}}, r"set theory\.every"),
         ({"allocation": {"rule": "joint", "theta": "estimated"}}, r"'fast' plans without theta"),
         ({"allocation": {"rule": "joint", "form": "safe", "solver": "dca", "energy_total_j": 3.0}}, r"certified"),
+        ({"allocation": {"rule": "joint", "solver": "equal"}}, r"plans the forms 'plain' and 'safe'"),
+        ({"allocation": {"solver": "eqal"}}, r"no allocator has that name: did you mean 'equal'\?"),
         (
             {
                 "allocation": {"rule": "joint", "form": "safe", "theta": "estimated"},
@@ -233,6 +235,6 @@ def test_a_learning_rate_beyond_the_theorem_keeps_the_given_theta(world_of: Worl
     ],
     ids=str,
 )
-def test_theta_and_energy_that_cannot_be_had_are_refused(values: dict[str, object], message: str) -> None:
+def test_theta_energy_and_solvers_that_cannot_be_had_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Settings.from_values(values)

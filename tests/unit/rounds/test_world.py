@@ -16,7 +16,8 @@ from leanfed.errors import SettingsError
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.evaluation import Evaluation, evaluate
 from leanfed.rounds.loop import start
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 
 WorldOf = Callable[..., World]
 

@@ -11,7 +11,8 @@ from leanfed.runs.build import environment
     ("given", "told"),
     [
         (["/usr/bin/leanfed", "run", "a b.toml"], "leanfed run 'a b.toml'"),
-        (["/src/leanfed/cli.py", "demo"], "leanfed demo"),
+        (["/src/leanfed/cli/__main__.py", "demo"], "leanfed demo"),
+        (["/src/leanfed/cli/app.py", "demo"], "leanfed demo"),
         (["flwr-serverapp", "--token", "8f3a", "--insecure"], "flwr-serverapp --token ... --insecure"),
         (["flwr-serverapp", "--token=8f3a"], "flwr-serverapp --token=..."),
     ],

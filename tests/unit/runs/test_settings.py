@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from leanfed.algorithms import ALGORITHMS
+from leanfed.allocation import ALLOCATORS
 from leanfed.errors import SettingsError, StorageError
 from leanfed.runs.settings import Settings, json_schema, set_value
 
@@ -81,10 +82,11 @@ def test_settings_cannot_be_changed() -> None:
         Settings().rounds = 5
 
 
-def test_the_schema_knows_every_method_and_explains_every_key() -> None:
+def test_the_schema_knows_every_method_and_allocator_and_explains_every_key() -> None:
     schema = json_schema()
     named = {member["$ref"].rpartition("/")[2] for member in schema["properties"]["algorithm"]["anyOf"]}
     assert named == {f"algorithm-{name}" for name in ALGORITHMS}
+    assert schema["$defs"]["AllocationSettings"]["properties"]["solver"]["enum"] == list(ALLOCATORS)
     tables = [schema, *(d for d in schema["$defs"].values() if d.get("type") == "object")]
     for table in tables:
         for key, value in table["properties"].items():

@@ -7,7 +7,8 @@ import pytest
 from leanfed.algorithms import ALGORITHMS, Training
 from leanfed.errors import SettingsError
 from leanfed.rounds.aggregation import Aggregation
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation import choose
 from leanfed.simulation.batched import engine as batched
 from leanfed.simulation.choose import choose_engine

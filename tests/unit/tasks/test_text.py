@@ -19,7 +19,8 @@ from leanfed.errors import DataError, InputError, SettingsError
 from leanfed.rounds.costs import Accountant, RadioSettings
 from leanfed.rounds.evaluation import Hits, evaluate, majority_f1
 from leanfed.rounds.loop import start
-from leanfed.rounds.world import Participation, World
+from leanfed.rounds.selection import Participation
+from leanfed.rounds.world import World
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks import encoder, text

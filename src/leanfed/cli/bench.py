@@ -1,0 +1,72 @@
+"""The verbs `leanfed bench ...`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from leanfed.cli.display_plan import show_row, show_rows, working
+from leanfed.cli.options import Json
+
+bench = typer.Typer(
+    help="Measure how fast leanfed is on this machine.\n\nExample: leanfed bench plan --json", no_args_is_help=True
+)
+
+
+@bench.command("engine")
+def bench_engine(
+    clients: Annotated[int | None, typer.Option(min=1, help="Clients in the round; 100, 4 of a large model.")] = None,
+    model: Annotated[str, typer.Option(help="A model by name, for example resnet18.")] = "lenet5",
+    threads: Annotated[int | None, typer.Option(min=1, help="Worker threads; as many as torch uses.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time a whole round against plain centralised training on the same samples.
+
+    Example: leanfed bench engine --clients 100 --threads 1
+    """
+    from leanfed.simulation.bench import engine_bench
+
+    with working("running rounds", quiet=as_json):
+        row = engine_bench(clients, model, threads)
+    show_row(row, "a round against centralised training", as_json)
+
+
+@bench.command("codec")
+def bench_codec(as_json: Json = False) -> None:
+    """Compare coded sizes with the entropy bound, and time encoding and decoding.
+
+    Example: leanfed bench codec --json
+    """
+    from leanfed.compression.bench import CASES, codec_rows
+
+    with working("coding", quiet=as_json) as tell:
+
+        def announced() -> Iterator[tuple[int, float]]:
+            for size, keep_rate in CASES:
+                tell(f"{size:,} values, k = {keep_rate:g}")
+                yield size, keep_rate
+
+        rows = codec_rows(announced())
+    show_rows(rows, "coded updates", as_json)
+
+
+@bench.command("plan")
+def bench_plan(
+    clients: Annotated[list[int] | None, typer.Option(min=1, help="Fleet sizes; 100 to 100,000.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Fleets of 100 clients; fewer of larger ones.")] = 20,
+    dca: Annotated[bool, typer.Option(help="Time Algorithm 2 too, at 100 clients.")] = True,
+    payload: Annotated[str, typer.Option(help="exact or paper.")] = "exact",
+    as_json: Json = False,
+) -> None:
+    """Time the solvers on the paper's fleet with the sizes of LeNet-5 and ResNet-18.
+
+    Example: leanfed bench plan --clients 100 --clients 10000
+    """
+    from leanfed.allocation.bench import plan_rows
+
+    with working("planning", quiet=as_json) as tell:
+        sizes = {"clients": clients} if clients else {}
+        rows = plan_rows(seeds=seeds, dca=dca, payload=payload, progress=tell, **sizes)
+    show_rows(rows, "seconds per plan", as_json)

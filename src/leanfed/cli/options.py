@@ -1,0 +1,28 @@
+"""Options that several verbs share, and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines, and nothing else.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets; else LEANFED_DATA.")]
+Import = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--import",
+        help="Run this Python file first; it registers your own models, data, allocators. May be repeated.",
+    ),
+]
+
+
+def import_all(files: Sequence[Path] | None) -> None:
+    """Run the user's own files, which register what they add."""
+    if files:
+        from leanfed.tasks.user_data import import_file
+
+        for file in files:
+            import_file(file)

@@ -1,0 +1,82 @@
+"""The verbs `leanfed run` and `leanfed resume`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from leanfed.cli.display import notices, show_estimate
+from leanfed.cli.display_run import round_progress, show_summary
+from leanfed.cli.options import DataDir, Import, Json, import_all
+from leanfed.errors import InputError
+
+if TYPE_CHECKING:
+    from leanfed.runs.settings import Settings
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="Settings file (TOML), or the settings.json of a run.")],
+    out: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change one setting, for example --set training.learning_rate=0.05"),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Overrides the seed of the settings.")] = None,
+    data_dir: DataDir = None,
+    imports: Import = None,
+    dry_run: Annotated[bool, typer.Option(help="Say what would run, how long and how big; train nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train one experiment into a run folder.
+
+    Example: leanfed run experiment.toml --out runs/first
+    """
+    from leanfed.runs.build import run as run_settings
+
+    import_all(imports)
+    settings, text = _read_settings(config, change or [], seed)
+    if dry_run:
+        from leanfed.runs.estimate import estimate
+
+        show_estimate(estimate(settings, None if data_dir is None else str(data_dir)), as_json)
+        return
+    if out is None:
+        raise InputError("A run needs a folder to write to. Add --out DIR, for example --out runs/first.")
+    for note in settings.notes():
+        notices.print(f"[yellow]note:[/yellow] {escape(note)}")
+    with round_progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
+        done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen)
+    show_summary(done.summary, out, as_json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    data_dir: DataDir = None,
+    imports: Import = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with a run after any stop, bit for bit as if it had not stopped.
+
+    Example: leanfed resume runs/first
+    """
+    from leanfed.results import RunFolder
+    from leanfed.runs.build import resume as resume_run
+
+    import_all(imports)
+    settings = RunFolder(folder).read_settings()
+    with round_progress(settings["name"], settings["rounds"], folder, quiet=as_json) as listen:
+        done = resume_run(folder, data_dir=data_dir, listen=listen)
+    show_summary(done.summary, folder, as_json)
+
+
+def _read_settings(config: Path, changes: Sequence[str], seed: int | None) -> tuple[Settings, str | None]:
+    """The settings with the command line's changes, and the file as it stands where it is TOML."""
+    from leanfed.runs.settings import Settings
+
+    changes = [*changes, *([] if seed is None else [f"seed={seed}"])]
+    settings = Settings.from_toml(config, changes)
+    return settings, None if config.suffix == ".json" else config.read_text(encoding="utf-8")
