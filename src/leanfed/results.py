@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TABLES = ("rounds", "clients", "evaluations")
 FORMAT = 1  # of the run folder
 CHECKPOINT_FORMAT = 2
-RESUMED_SINCE = "0.1.0"  # runs begun by this version or a later one go on here bit for bit
+RESUMED_SINCE = "0.2.0"  # runs begun by this version or a later one go on here bit for bit
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from leanfed.algorithms import ALGORITHMS, Upload
-from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation
+from leanfed.compression import exact
+from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean
 from leanfed.rounds.loop import start
 from leanfed.simulation.choose import choose_engine
 
@@ -62,6 +63,30 @@ def test_every_engine_serves_the_rule(name: str, engine: str, world_of) -> None:
         progress = start(world)
         ends.append(choose_engine(world, chosen).run_round(progress.server, progress.clients, world.plan(0)).server)
     assert torch.allclose(ends[0].shared, ends[1].shared, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_no_order_of_a_hundred_uploads_changes_a_bit_of_their_mean(dtype: torch.dtype) -> None:
+    rng, gamma = torch.Generator().manual_seed(1), np.random.default_rng(1).dirichlet(np.ones(100))
+    sent = [Upload(500, torch.randn(500, generator=rng).to(dtype)) for _ in range(50)]
+    places = [torch.randperm(500, generator=rng)[:60].sort().values for _ in range(50)]
+    sent += [Upload(500, torch.randn(60, generator=rng).to(dtype), place) for place in places]
+    rule, means = WeightedMean(), []
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(100)
+        means.append(rule.combine(500, gamma[order], [sent[n] for n in order]))
+    assert all(torch.equal(mean, means[0]) for mean in means)
+    plain = sum(g * upload.dense().double() for g, upload in zip(gamma, sent, strict=True))
+    assert torch.allclose(means[0].double(), plain, rtol=1e-6, atol=1e-9)
+
+
+def test_kernels_and_torch_give_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, gamma = torch.randn(7, 1000, generator=torch.Generator().manual_seed(2)), np.linspace(0.01, 0.3, 7)
+    compiled, plain = exact.zeros(900), exact.zeros(900)
+    exact.add_rows(compiled, rows, gamma)
+    monkeypatch.setattr(exact, "find_spec", lambda name: None)
+    exact.add_rows(plain, rows, gamma)
+    assert torch.equal(compiled, plain)
 
 
 class Impatient(Aggregation):

@@ -11,6 +11,7 @@ from leanfed.rounds.aggregation import divided
 from leanfed.rounds.loop import start
 from leanfed.rounds.selection import Participation
 from leanfed.rounds.world import World
+from leanfed.simulation.batched import engine as batched
 from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.reference import ReferenceEngine
@@ -231,6 +232,23 @@ def test_threads_do_not_change_a_bit(task, method, compiled):
     (shared, one), (other, two) = ends
     assert torch.equal(shared, other)
     assert all(torch.equal(tensor, two[key]) for key, tensor in one.items())
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("training", [ONE_STEP, STEPS], ids=["one-step", "three-steps"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m["name"])
+def test_chunks_do_not_change_a_bit(task, method, training, compiled, monkeypatch):
+    ends = []
+    for size in (10, 1, 4):
+        monkeypatch.setattr(batched, "CHUNK_CLIENTS", size)
+        world = world_of(task, method, training)
+        engine = BatchedEngine(world, compiled=compiled, threads=2)
+        server, clients = world.algorithm.start_server(task), world.new_clients()
+        for number in range(2):
+            server = engine.run_round(server, clients, world.plan(number)).server
+        ends.append({"server": server.shared, **state_of(clients)})
+    for other in ends[1:]:
+        assert all(torch.equal(tensor, other[key]) for key, tensor in ends[0].items())
 
 
 @pytest.mark.parametrize("name", ["reference", "streamed", "batched", "batched-torch"])

@@ -20,7 +20,7 @@ from benchmarks.fleet import LocalFleet, audit, local_fleet, wait_for
 
 from tests.unit.deployment.fleets import settings_of, write_digits
 
-NODES, ROUNDS = 3, 3
+NODES, ROUNDS = 4, 3  # three classes each: four cover the ten digits
 
 
 @pytest.mark.fleet

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import leanfed
 from leanfed.cli.app import app
-from leanfed.errors import LeanfedError, StorageError
+from leanfed.errors import StorageError
 from leanfed.report.data import report_data
 from leanfed.results import TABLES, RunFolder
 from leanfed.runs import build
@@ -73,18 +73,32 @@ def test_they_are_compared_and_reported(kept: Path, tmp_path: Path) -> None:
     assert all("missing" not in run[part] for run in data["runs"] for part in ("time", "heat", "cell", "bits"))
 
 
-def test_a_run_of_then_is_resumed_to_the_end_it_would_have_had(kept: Path) -> None:
+def as_if_begun_today(folder: Path) -> None:
+    """A folder that lacks what an older version did not write, of a version whose rounds are computed as today's."""
+    edit(folder / "environment.json", lambda values: values["versions"].update(leanfed=leanfed.__version__))
+
+
+def test_a_finished_run_is_read_back_and_an_unfinished_one_of_another_arithmetic_is_refused(kept: Path) -> None:
+    assert build.resume(kept / "finished").accuracy == 0.6
+    told = cli("resume", kept / "unfinished")
+    assert isinstance(told.exception, StorageError)
+    assert told.exception.exit_code == 2
+    assert "begun by leanfed 0.1.0, whose rounds" in str(told.exception)
+
+
+def test_a_run_that_lacks_keys_of_today_is_resumed_to_the_end_it_would_have_had(kept: Path) -> None:
+    as_if_begun_today(kept / "unfinished")
     ended = build.resume(kept / "unfinished")
     values = json.loads((KEPT / "unfinished" / "settings.json").read_text())
     unbroken = leanfed.run(Settings.from_values(values))
     for name in ("accuracy", "train_loss", "latency_s", "upload_bits"):
         assert ended.rounds[name].to_list() == pytest.approx(unbroken.rounds[name].to_list(), rel=1e-5)
-    assert build.resume(kept / "finished").accuracy == 0.6
 
 
 def test_what_an_older_version_did_not_write_is_empty(kept: Path, tmp_path: Path) -> None:
     without(kept / "finished", "flops")
     without(kept / "unfinished", "flops")
+    as_if_begun_today(kept / "unfinished")
     ended = build.resume(kept / "unfinished")
     assert [value is None for value in ended.rounds["flops"]] == [True, True, False, False]
     assert ended.clients["flops"].null_count() == 8
@@ -120,9 +134,3 @@ def test_a_run_of_a_newer_version_is_read_but_not_resumed(kept: Path, tmp_path: 
     assert "Resume it with that version or a later one" in str(told.exception)
     assert cli("compare", kept, "--picture", tmp_path / "a.png").exit_code == 0
     assert report_data([kept])["flaws"] == []
-
-
-def test_a_run_whose_rounds_are_computed_otherwise_today_is_refused(kept: Path) -> None:
-    edit(kept / "unfinished" / "environment.json", lambda values: values["versions"].update(leanfed="0.0.9"))
-    with pytest.raises(LeanfedError, match=r"begun by leanfed 0\.0\.9, whose rounds .* begin again: leanfed run"):
-        build.resume(kept / "unfinished")

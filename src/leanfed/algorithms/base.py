@@ -88,9 +88,9 @@ class Algorithm(Section):
         """Steps that a client's private part takes on each batch."""
         return 1
 
-    def computed_share(self, split: Split, r: Floats) -> Floats:
-        """Share of the model's weights that takes part in a client's computation at keep rate r."""
-        return np.ones_like(r)
+    def prunable(self, split: Split) -> int:
+        """How many weights the keep rate r rules: at r that share of them takes part in a client's computation."""
+        return 0
 
     def entries(self, split: Split, k: Floats, r: Floats) -> Ints:
         """How many values clients upload at these keep rates, known before they train."""

@@ -88,8 +88,8 @@ class FedAvgP(Algorithm):
         return "sparse"
 
     @override
-    def computed_share(self, split: Split, r: Floats) -> Floats:
-        return r
+    def prunable(self, split: Split) -> int:
+        return split.size
 
     @override
     def entries(self, split: Split, k: Floats, r: Floats) -> Ints:

@@ -76,7 +76,7 @@ class FedMask(Algorithm):
             loss, gradient = learner.loss_and_gradient(Weights(frozen * (scores > 0), rest), batch)
             losses.append(loss)
             samples += batch.labels.shape[1]
-            slope = torch.sigmoid(scores)
+            slope = torch.stack([torch.sigmoid(row) for row in scores])  # alone, so that no neighbour changes a bit
             # Straight through the threshold: dL/ds = dL/dw x w x sigmoid'(s).
             step = gradient[:, : len(shared)].mul_(frozen).mul_(slope).mul_(1 - slope)
             scores = scores.sub(step, alpha=cohort.rate * self.score_rate)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, final
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -62,9 +61,8 @@ class Flpdsp(Algorithm):
         return self.head_steps
 
     @override
-    def computed_share(self, split: Split, r: Floats) -> Floats:
-        """(d_B + r d_P) / d, the share in Eq. (12), of one step of both parts."""
-        return np.asarray((split.shared_size + r * split.private_size) / split.size)
+    def prunable(self, split: Split) -> int:
+        return split.private_size
 
     @override
     def holds(self, split: Split, training: Training) -> dict[str, int]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leanfed.algorithms.contract import Cohort
+from leanfed.compression import exact
 from leanfed.compression.picks import Chosen, Picks, Positions
 from leanfed.compression.selection import drawn
 from leanfed.compression.sparsify import Sparsification
@@ -54,7 +55,10 @@ class Uploads(Protocol):
         ...
 
     def add_to(self, total: Tensor, gamma: Floats) -> None:
-        """total (size,) += sum of gamma_n x upload_n; no client's upload is made by itself."""
+        """total (size,) += sum of gamma_n x upload_n, exactly; no client's upload is made by itself.
+
+        `total` is a sum of `compression.exact`: its bits do not depend on the order of the clients.
+        """
         ...
 
     def __iter__(self) -> Iterator[Upload]:
@@ -68,7 +72,7 @@ class Dense:
     """Whole vectors, or what a mask leaves of them.
 
     >>> both = Dense(torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 9.0]]), size=2)
-    >>> total = torch.zeros(2); both.add_to(total, np.array([0.25, 0.75])); total.tolist()
+    >>> total = exact.zeros(2); both.add_to(total, np.array([0.25, 0.75])); total.tolist()
     [2.5, 3.5]
     """
 
@@ -85,8 +89,7 @@ class Dense:
 
     def add_to(self, total: Tensor, gamma: Floats) -> None:
         """gamma @ rows."""
-        weights = torch.from_numpy(gamma).to(torch.float32)
-        total.add_(weights @ self.rows[:, : self.size].to(torch.float32))
+        exact.add_rows(total, self.rows.to(torch.float32), gamma)
 
     def __iter__(self) -> Iterator[Upload]:
         for row in range(len(self.rows)):
@@ -138,9 +141,9 @@ class Listed:
         """One after another."""
         for upload, weight in zip(self.uploads, gamma.tolist(), strict=True):
             if upload.positions is None:
-                total.add_(upload.values.to(total.dtype), alpha=weight)
+                exact.add_row(total, upload.values.to(torch.float32), weight)
             else:
-                total.index_add_(0, upload.positions, upload.values, alpha=weight)
+                exact.add_at(total, upload.positions, upload.values, weight)
 
     def __iter__(self) -> Iterator[Upload]:
         return iter(self.uploads)

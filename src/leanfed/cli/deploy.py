@@ -16,7 +16,7 @@ from leanfed.cli.display_run import show_summary
 from leanfed.errors import InputError
 
 if TYPE_CHECKING:
-    from leanfed.deployment.operations.folder import Fleet
+    from leanfed.deployment.operations.folder import FleetFolder
 
 deploy = typer.Typer(
     help="Run a real fleet of devices on Flower: TLS, node keys and an audit log by default.\n\n"
@@ -24,7 +24,7 @@ deploy = typer.Typer(
     no_args_is_help=True,
 )
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines, and nothing else.")]
-FleetFolder = Annotated[Path, typer.Argument(help="The deployment folder.")]
+FolderArgument = Annotated[Path, typer.Argument(help="The deployment folder.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No encryption, no keys. Only on loopback, to try things out.")
 ]
@@ -59,12 +59,12 @@ def keys(
     """
     _require()
     from leanfed.deployment.operations import keys as issue
-    from leanfed.deployment.operations.folder import Fleet
+    from leanfed.deployment.operations.folder import FleetFolder
 
     if public_key is not None and len(add or []) != 1:
         raise InputError("--public-key is the key of one node. Give it with exactly one --add NAME.")
     if (folder / "fleet.json").is_file():
-        fleet = Fleet.open(folder)
+        fleet = FleetFolder.open(folder)
         if nodes:
             raise InputError(f"{folder} is a fleet already. Add nodes by name: leanfed deploy keys {folder} --add NAME")
         fleet = issue.change_hosts(fleet, host, days) if host else fleet
@@ -83,7 +83,7 @@ def keys(
 
 @deploy.command()
 def server(
-    folder: FleetFolder,
+    folder: FolderArgument,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine's.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port; else the fleet's.")] = None,
     max_upload_mb: Annotated[
@@ -98,11 +98,11 @@ def server(
     Example: leanfed deploy server fleet --host 0.0.0.0
     """
     _require()
-    from leanfed.deployment.operations.folder import Fleet
-    from leanfed.deployment.operations.launch import ServerOptions, serve
+    from leanfed.deployment.operations.folder import FleetFolder
+    from leanfed.deployment.operations.launch import ServerOptions, run_server
 
     options = ServerOptions(host, port, max_upload_mb, insecure)
-    serve(Fleet.open(folder), options, _teller(as_json), _echo if verbose else None)
+    run_server(FleetFolder.open(folder), options, _teller(as_json), _echo if verbose else None)
 
 
 @deploy.command()
@@ -141,7 +141,7 @@ def node(
 
 @deploy.command()
 def run(
-    folder: FleetFolder,
+    folder: FolderArgument,
     config: Annotated[Path | None, typer.Argument(help="Settings file (TOML), as for `leanfed run`.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to make; else FOLDER/runs/NAME-TIME.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
@@ -165,11 +165,11 @@ def run(
     """
     _require()
     from leanfed.deployment.operations import submit as jobs
-    from leanfed.deployment.operations.folder import Fleet
+    from leanfed.deployment.operations.folder import FleetFolder
     from leanfed.results import RunFolder
     from leanfed.runs.settings import Settings
 
-    opened = Fleet.open(folder)
+    opened = FleetFolder.open(folder)
     keys_given = jobs.parse_changes(fleet or [])
     if (config is None) == (resume is None):
         raise InputError("A run needs a settings file, or --resume FOLDER to go on with one; not both.")
@@ -192,7 +192,7 @@ def run(
 
 @deploy.command()
 def status(
-    folder: FleetFolder,
+    folder: FolderArgument,
     hours: Annotated[float, typer.Option(min=0, help="Count refusals of the last hours.")] = 24.0,
     as_json: Json = False,
 ) -> None:
@@ -201,10 +201,10 @@ def status(
     Example: leanfed deploy status fleet --json
     """
     _require()
-    from leanfed.deployment.operations.folder import Fleet
+    from leanfed.deployment.operations.folder import FleetFolder
     from leanfed.deployment.operations.status import status as look
 
-    facts = look(Fleet.open(folder), hours)
+    facts = look(FleetFolder.open(folder), hours)
     if as_json:
         typer.echo(json.dumps(facts))
         return
@@ -227,7 +227,7 @@ def _require() -> None:
     require_flower()
 
 
-def _show_keys(fleet: Fleet, as_json: bool) -> None:
+def _show_keys(fleet: FleetFolder, as_json: bool) -> None:
     from leanfed.deployment.operations.keys import expiry
     from leanfed.deployment.operations.roster import Roster
 
@@ -242,7 +242,7 @@ def _show_keys(fleet: Fleet, as_json: bool) -> None:
     _table(rows, ("node", "client_id", "key", "expires", "revoked"))
 
 
-def _certificates(fleet: Fleet) -> dict[str, Path]:
+def _certificates(fleet: FleetFolder) -> dict[str, Path]:
     return {"authority": fleet.ca / "ca.crt", "server": fleet.server / "server.crt"}
 
 

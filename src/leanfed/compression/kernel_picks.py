@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leanfed.compression import topk
+from leanfed.compression import exact, topk
 from leanfed.records import Floats, Ints
 
 
@@ -44,8 +44,8 @@ class Cuts:
 
     def add_to(self, total: Tensor, weight: Floats) -> None:
         """One pass over each row; no row of chosen entries is made."""
-        factors = weight.astype(np.float32)
-        topk.add_rows(self.rows.numpy(), _bits(self.rows), self.threshold, self.last, factors, total.numpy())
+        cut = (self.threshold, self.last)
+        topk.add_rows(self.rows.numpy(), _bits(self.rows), *cut, weight, total.numpy(), exact.GRADIENTS)
 
 
 @final
@@ -70,7 +70,8 @@ def _bits(rows: Tensor) -> np.ndarray[Any, np.dtype[np.int32]]:
 def warm_picks() -> None:
     """Compile every kernel, with the types of real calls."""
     chosen = KernelPicks(8).largest(torch.ones(2, 8), np.array([3, 5]), 8)
-    chosen.add_to(torch.zeros(8), np.ones(2))
+    chosen.add_to(exact.zeros(8), np.ones(2))
+    exact.add_rows(exact.zeros(8), torch.ones(2, 8), np.ones(2))
     for call in (chosen.mask, chosen.rest, lambda: chosen.positions(1)):
         call()
     topk.positions(np.arange(8, dtype=np.int32), 3)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leanfed.compression.exact import add_at
 from leanfed.compression.selection import largest
 from leanfed.records import Floats, Ints
 
@@ -33,7 +34,7 @@ class Chosen(Protocol):
         ...
 
     def add_to(self, total: Tensor, weight: Floats) -> None:
-        """total (size,) += sum over the rows of weight x the chosen entries, in one pass."""
+        """total (size,) += sum over the rows of weight x the chosen entries, in one pass (see `compression.exact`)."""
         ...
 
 
@@ -75,7 +76,7 @@ class Positions:
     def add_to(self, total: Tensor, weight: Floats) -> None:
         """Row by row."""
         for row, (places, factor) in enumerate(zip(self.places, weight.tolist(), strict=True)):
-            total.index_add_(0, places, self.rows[row, places], alpha=factor)
+            add_at(total, places, self.rows[row, places], factor)
 
 
 @final

@@ -130,10 +130,19 @@ def rest_rows(values, bits, threshold, last, rest):
 
 
 @jit
-def add_rows(values, bits, threshold, last, weight, total):
-    """total (size,) += weight[row] x what survives the row's cut."""
+def add_rows(values, bits, threshold, last, weight, total, grid):
+    """total (size,) float64 += weight[row] x what survives the row's cut, on a grid as in compression.exact."""
     for row in range(values.shape[0]):
         mine, mine_bits, factor = values[row], bits[row], weight[row]
         for i in range(total.size):
             kept = _kept(mine_bits, threshold[row], last[row], i)
-            total[i] += factor * (mine[i] if kept else np.float32(0))
+            total[i] += (factor * np.float64(mine[i] if kept else np.float32(0)) + grid) - grid
+
+
+@jit
+def add_whole_rows(values, weight, total, grid):
+    """total (size,) float64 += weight[row] x the row's first `size` entries, on a grid as in compression.exact."""
+    for row in range(values.shape[0]):
+        mine, factor = values[row], weight[row]
+        for i in range(total.size):
+            total[i] += (factor * np.float64(mine[i]) + grid) - grid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Final, Literal, final
@@ -13,6 +14,7 @@ from typing_extensions import override
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ServerState, Training
 from leanfed.algorithms.uploads import Listed, Upload
+from leanfed.compression import exact
 from leanfed.records import Floats, Section
 from leanfed.registry import Registry
 from leanfed.rounds.exchange import STATISTICS, Answers
@@ -56,15 +58,15 @@ class WeightedMean(Aggregation):
 
     @override
     def combine(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Tensor:
-        total = torch.zeros(size)
+        total = exact.zeros(size)
         Listed(uploads).add_to(total, gamma)
         return divided(total, gamma)
 
 
 def divided(total: Tensor, gamma: Floats) -> Tensor:
-    """A weighted sum as a mean; zero where no weight is."""
-    weight = sum(gamma.tolist())
-    return total.div_(weight) if weight > 0 else total
+    """A weighted sum of `compression.exact` as a mean (float32); zero where no weight is."""
+    weight = math.fsum(gamma)
+    return (total / weight if weight > 0 else total).to(torch.float32)
 
 
 def update_server(

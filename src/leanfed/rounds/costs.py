@@ -16,6 +16,7 @@ from leanfed.quantities import SCHEMA, in_order
 from leanfed.records import Floats, RoundPlan, Section
 from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.world import World
+from leanfed.wireless import cost
 from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, SampledFleet
 from leanfed.wireless.fleet_file import read_fleet
 from leanfed.wireless.payload import dense_bits, exact_bits, mask_bits, paper_bits
@@ -142,7 +143,8 @@ def computed_share(world: World, radio: RadioSettings, r: Floats) -> Floats:
     """Share of a model's step that clients compute at keep rates r, with what their heads' further steps add."""
     split = world.split
     more = (head_work(world, radio) - 1.0) * split.private_size / split.size
-    return np.asarray(world.algorithm.computed_share(split, r) + r * more)
+    pruned = world.algorithm.prunable(split)
+    return np.asarray(cost.computed_share(split.size - pruned, pruned, r) + r * more)
 
 
 def upload_bits(

@@ -7,6 +7,7 @@ task shares the statistics of shared layers, they travel beside the upload and t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ClientState, Cohort, ServerState, Updates
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.algorithms.uploads import Listed, Upload
+from leanfed.compression import exact
 from leanfed.errors import InputError
 from leanfed.records import Floats, Ints
 from leanfed.rounds.wire import through_wire
@@ -89,7 +91,7 @@ class Answers:
     samples: Ints
     entries: Ints
     coded_bits: Floats | None  # where uploads went through the codec
-    total: Tensor | None  # (d_shared,) sum of gamma x upload, where sums were asked for
+    total: Tensor | None  # (d_shared,) float64 sum of gamma x upload on the grid, where sums were asked for
     uploads: tuple[Upload, ...]  # every upload by itself, where those were asked for
     statistics: Tensor | None  # gamma-weighted mean of the running statistics that travelled
 
@@ -100,7 +102,7 @@ class Collector:
     def __init__(self, size: int, *, single: bool, wire: str | None = None) -> None:
         self.wire = wire  # value type of coded uploads; None: uploads are handed over as they are
         self._single = single
-        self._total = None if single else torch.zeros(size)
+        self._total = None if single else exact.zeros(size)
         self._gamma: list[Floats] = []
         self._columns: list[tuple[Floats, Ints, Ints]] = []
         self._bits: list[int] = []
@@ -122,16 +124,17 @@ class Collector:
         elif self._total is not None:
             uploads.add_to(self._total, gamma)
         if updates.statistics is not None:
-            for weight, row in zip(gamma.tolist(), self._coded(updates.statistics), strict=True):
-                before = self._statistics
-                self._statistics = weight * row if before is None else before.add_(row, alpha=weight)
+            if self._statistics is None:
+                self._statistics = exact.zeros(updates.statistics.shape[1])
+            exact.add_rows(self._statistics, self._coded(updates.statistics), gamma, exact.STATISTICS)
 
     def answers(self) -> Answers:
         """The round, when all have answered."""
         gamma = np.concatenate(self._gamma)
         loss, samples, entries = (np.concatenate(column) for column in zip(*self._columns, strict=True))
         bits = None if self.wire is None else np.array(self._bits, dtype=float)
-        statistics = None if self._statistics is None else self._statistics / float(sum(gamma.tolist()))
+        sums = self._statistics
+        statistics = None if sums is None else (sums / math.fsum(gamma)).to(torch.float32)
         return Answers(gamma, loss, samples, entries, bits, self._total, tuple(self._uploads), statistics)
 
     def _through_wire(self, upload: Upload, dtype: str) -> Upload:

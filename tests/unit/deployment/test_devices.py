@@ -12,7 +12,7 @@ from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
 from leanfed.deployment.learning.messages import Device
 from leanfed.deployment.learning.reported_fleet import DeviceReport, ReportedFleet
-from leanfed.rounds.costs import RadioSettings
+from leanfed.rounds.costs import RadioSettings, computed_share
 from leanfed.rounds.world import World
 from leanfed.wireless.cost import computation_cycles, computation_energy, computation_latency, uplink_rate
 from leanfed.wireless.fleet_file import write_fleet
@@ -29,7 +29,7 @@ def fleet(world_of: Callable[..., World]) -> ReportedFleet:
 def test_the_model_predicts_the_time_and_the_joules_of_the_last_training(fleet: ReportedFleet) -> None:
     fleet.newest[2] = DeviceReport(MEASURED)
     state = fleet.state(0)
-    share = fleet.world.algorithm.computed_share(fleet.world.split, np.array([0.8]))
+    share = computed_share(fleet.world, fleet.radio, np.array([0.8]))
     cycles = computation_cycles(32, fleet.radio.cycles_per_sample, share)
     seconds = computation_latency(cycles, state.cpu_hz[2])
     assert seconds == pytest.approx(0.05)

@@ -62,7 +62,8 @@ def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[i
         Partition(rows, rows),
         np.array([guesses.get(client, 0.0) for client in range(clients)]),
     )
-    return FleetWorld(task, settings.algorithm, settings.training, settings.participation)
+    rule = settings.aggregation
+    return FleetWorld(task, settings.algorithm, settings.training, settings.participation, aggregation=rule)
 
 
 def _no_images(settings: Settings) -> Images:

@@ -123,9 +123,6 @@ class Bundle:
         return Audit(self.path / "audit.jsonl")
 
 
-Fleet = FleetFolder  # the name by which the command line imports it
-
-
 def checked_name(name: str) -> str:
     """A node's name that is safe as a folder and in a log."""
     if not NAME.fullmatch(name) or name == "server":

@@ -68,9 +68,6 @@ def run_server(fleet: FleetFolder, options: ServerOptions, say: Say, echo: Say |
             fleet.audit.write("server stopped")
 
 
-serve = run_server  # the name by which the command line imports it
-
-
 def _start_server(fleet: FleetFolder, options: ServerOptions, port: int, supervisor: Supervisor) -> Control | None:
     env = commands.environment(private_folder(fleet.server / "flwr"))
     watch = LogWatch(fleet.audit, "SuperLink, loopback")

@@ -11,7 +11,7 @@
     { value: "price", label: "price", needs: (part) => part.price, column: "price", title: "What more bandwidth is worth: the price of the band in each round", y: "objective gained per unit share" },
     { value: "cost", label: "planning time", needs: (part) => part.seconds, column: "seconds", title: "Planning costs little: wall-clock time of each plan", y: "time to plan [ms]", unit: " ms", factor: 1000, log: true },
   ];
-  const SOLVERS = { pace: "for the most progress per second", certified: "with the certified price solver", dca: "with Algorithm 2 (DCA)", fastest: "for the fastest split" };
+  const SOLVERS = { fast: "for the most progress per second", pace: "for the most progress per second", certified: "with the certified price solver", dca: "with Algorithm 2 (DCA)", fastest: "for the fastest split" };
 
   function overRounds(part, view) {
     const x = lf.column(part.round), y = lf.column(part[view.column]).map((value) => (value === null ? null : value * (view.factor || 1)));

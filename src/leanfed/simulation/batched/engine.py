@@ -1,7 +1,7 @@
-"""The batched engine: clients in chunks, chunks over threads, one fixed order of every sum.
+"""The batched engine: clients in chunks, chunks over threads.
 
-The chunk size is fixed and partial sums are added in the order of the chunks, so that the result is the same to the
-last bit whatever the number of threads.
+Sums do not depend on their order (`compression.exact`) and a client's numbers do not depend on who stands beside it, so
+that the result is the same to the last bit whatever the chunks and the number of threads.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from leanfed.algorithms.contract import PRIVATE, Cohort, ServerState, Updates
 from leanfed.algorithms.uploads import Listed
+from leanfed.compression import exact
 from leanfed.compression.picks import NumpyPicks
 from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, RoundPlan
@@ -143,7 +144,7 @@ class BatchedEngine(Engine):
                 if single:
                     updates = replace(updates, uploads=Listed(list(updates.uploads)))
                 else:
-                    total = torch.zeros_like(shared)
+                    total = exact.zeros(len(shared))
                     updates.uploads.add_to(total, gamma)
         finally:
             self._learners.put(learner)

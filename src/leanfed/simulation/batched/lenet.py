@@ -53,10 +53,11 @@ def slope_before(slope: Tensor, layer: Dense) -> Tensor:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Each client's mean loss (C,) over its batch, and the slope of that mean at the logits (C, B, classes)."""
-    log_share = functional.log_softmax(logits, 2)
+    # Softmax works row by row. The exponential of the logarithm above would not do: torch rounds the last entries of a
+    # tensor as no others, so that a client's slope would depend on how many stand beside it.
     at_label = labels.unsqueeze(2)
-    loss = -log_share.gather(2, at_label).squeeze(2).mean(1)
-    slope = log_share.exp_().scatter_add_(2, at_label, torch.full(at_label.shape, -1.0))
+    loss = -functional.log_softmax(logits, 2).gather(2, at_label).squeeze(2).mean(1)
+    slope = functional.softmax(logits, 2).scatter_add_(2, at_label, torch.full(at_label.shape, -1.0))
     return loss, slope.div_(labels.shape[1])
 
 

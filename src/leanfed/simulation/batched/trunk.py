@@ -60,34 +60,31 @@ def pool(x: Tensor) -> Pooled:
     return Pooled(torch.maximum(upper, lower).relu_(), right > left, lower > upper)
 
 
+# One call per client below: how a convolution rounds depends on how many samples it sees, and a client's numbers must
+# not depend on who stands beside it. Near-ties of the pooling (flat background is full of them) then fall as they do
+# in the reference.
+
+
 def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(C, B, in, H, W) -> (C, B, out, H - 4, W - 4), with one set of weights or one per client."""
-    clients, batch = x.shape[:2]
-    if len(weight) == 1:
-        return torch.unflatten(functional.conv2d(x.flatten(0, 1), weight[0], bias[0]), 0, (clients, batch))
-    # One call per client, not one with groups: its sums round as the reference's do, and near-ties of the pooling
-    # (flat background is full of them) then have the same winner.
-    biases = bias.expand(clients, -1)
-    return torch.stack([functional.conv2d(*mine) for mine in zip(x, weight, biases, strict=True)])
+    each = zip(x, _per_client(weight, len(x)), _per_client(bias, len(x)), strict=True)
+    return torch.stack([functional.conv2d(*mine) for mine in each])
 
 
 def input_gradient(slope: Tensor, weight: Tensor) -> Tensor:
     """The reverse of `convolve` for its input."""
-    clients, batch = slope.shape[:2]
-    if len(weight) == 1:
-        return torch.unflatten(functional.conv_transpose2d(slope.flatten(0, 1), weight[0]), 0, (clients, batch))
-    grouped = slope.transpose(0, 1).flatten(1, 2)
-    whole = functional.conv_transpose2d(grouped, weight.flatten(0, 1), groups=clients)
-    return torch.unflatten(whole, 1, (clients, -1)).transpose(0, 1)
+    each = zip(slope, _per_client(weight, len(slope)), strict=True)
+    return torch.stack([functional.conv_transpose2d(*mine) for mine in each])
 
 
 def weight_gradient(x: Tensor, slope: Tensor) -> Tensor:
-    """Each client's own (C, out, in, 5, 5): the clients are groups, the samples channels of one convolution."""
-    clients = len(x)
-    images = x.permute(2, 0, 1, 3, 4).flatten(1, 2)  # (in, C B, H, W)
-    filters = slope.transpose(1, 2).flatten(0, 1)  # (C out, B, h, w)
-    whole = functional.conv2d(images, filters, groups=clients)  # (in, C out, 5, 5)
-    return torch.unflatten(whole, 1, (clients, -1)).permute(1, 2, 0, 3, 4)
+    """Each client's own (C, out, in, 5, 5): its samples are the channels of one convolution."""
+    each = zip(x.transpose(1, 2), slope.transpose(1, 2), strict=True)  # (in, B, H, W) and (out, B, h, w)
+    return torch.stack([functional.conv2d(*mine) for mine in each]).transpose(1, 2)
+
+
+def _per_client(weight: Tensor, clients: int) -> Tensor:
+    return weight.expand(clients, *weight.shape[1:])
 
 
 @final

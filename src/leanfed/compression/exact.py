@@ -1,0 +1,63 @@
+"""Sums that do not depend on their order: float64 numbers on a grid, whose additions are exact.
+
+An addend gamma x is computed in float64 and rounded to a multiple of the grid by adding and subtracting a number so
+large that float64 has no finer digits there. Multiples of 2^-40 below 2^13 are float64 numbers, so every addition after
+that is exact: any order, chunk, thread or rank gives the same bits. An addend of 2^11 or more is rounded more coarsely:
+its sum keeps its accuracy and may depend on the order.
+
+>>> from itertools import permutations
+>>> import torch
+>>> rows, weights = torch.tensor([[0.1], [0.7], [-0.3]]), [0.2, 0.5, 0.3]
+>>> def total(order):
+...     sums = torch.zeros(1, dtype=torch.float64)
+...     for n in order:
+...         add_row(sums, rows[n], weights[n])
+...     return float(sums)
+>>> len({total(order) for order in permutations(range(3))})
+1
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanfed.records import Floats
+
+GRADIENTS: Final = 1.5 * 2.0**12  # a grid of 2^-40, for addends below 2^11
+STATISTICS: Final = 1.5 * 2.0**22  # a grid of 2^-30, for addends below 2^21: variances and counts are larger
+
+
+def zeros(size: int) -> Tensor:
+    """An empty sum."""
+    return torch.zeros(size, dtype=torch.float64)
+
+
+def add_rows(total: Tensor, rows: Tensor, weights: Floats, grid: float = GRADIENTS) -> None:
+    """total (size,) float64 += sum over the rows of weight x the row's first `size` entries, on the grid."""
+    if find_spec("numba") and rows.dtype == torch.float32:
+        from leanfed.compression.topk import add_whole_rows
+
+        add_whole_rows(rows.numpy(), np.asarray(weights, dtype=np.float64), total.numpy(), grid)
+        return
+    for row, weight in zip(rows, np.asarray(weights).tolist(), strict=True):
+        total.add_(on_grid(row[: len(total)].to(torch.float64).mul_(weight), grid))
+
+
+def add_row(total: Tensor, row: Tensor, weight: float, grid: float = GRADIENTS) -> None:
+    """`add_rows` of one."""
+    add_rows(total, row.unsqueeze(0), np.array([weight]), grid)
+
+
+def add_at(total: Tensor, positions: Tensor, values: Tensor, weight: float) -> None:
+    """total[positions] += weight x values, on the grid of gradients; no position stands twice."""
+    total.index_add_(0, positions, on_grid(values.to(torch.float64).mul_(weight), GRADIENTS))
+
+
+def on_grid(values: Tensor, grid: float) -> Tensor:
+    """Float64 values rounded to the grid, in place."""
+    return values.add_(grid).sub_(grid)
