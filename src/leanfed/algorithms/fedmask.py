@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Literal, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from leanfed.streams import stream
 from leanfed.tasks.split import Split
 from leanfed.tasks.task import Task
 
+_FROZEN: WeakKeyDictionary[Learner, Tensor] = WeakKeyDictionary()  # one vector for each learner in use
 ADAPTER = 0.05  # size of a matrix that starts at zero, of what it would have as a layer of its own
 
 
@@ -111,7 +113,9 @@ class FedMask(Algorithm):
 
 def frozen_parts(learner: Learner) -> tuple[Tensor, Tensor]:
     """The weights that are never trained: (d_shared,) under the masks, and (1, d_private) the rest."""
-    whole, cut = frozen_weights(learner.split, learner.initial), learner.split.shared_size
+    if learner not in _FROZEN:
+        _FROZEN[learner] = frozen_weights(learner.split, learner.initial)
+    whole, cut = _FROZEN[learner], learner.split.shared_size
     return whole[:cut], whole[cut:].unsqueeze(0)
 
 

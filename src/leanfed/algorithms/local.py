@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from leanfed.algorithms.contract import VELOCITY, Cohort, Learner, Training, Updates, Weights
@@ -98,8 +97,8 @@ def decoupled_update(shared: Tensor, cohort: Cohort, learner: Learner) -> Update
 
 def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
     """Each client's mean over its steps (C,); the first client with a loss that is not finite is named."""
-    losses = torch.stack([loss.to(torch.float64) for loss in steps], 1)
-    mean = np.asarray(losses.mean(1).numpy())
+    losses = np.stack([loss.numpy() for loss in steps], 1).astype(np.float64)
+    mean = np.asarray(losses.mean(1))
     if not np.isfinite(mean).all():
         row = int(np.flatnonzero(~np.isfinite(mean))[0])
         loss = next(value for value in losses[row].tolist() if not math.isfinite(value))

@@ -19,8 +19,10 @@ its sum keeps its accuracy and may depend on the order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -38,14 +40,23 @@ def zeros(size: int) -> Tensor:
 
 
 def add_rows(total: Tensor, rows: Tensor, weights: Floats, grid: float = GRADIENTS) -> None:
-    """total (size,) float64 += sum over the rows of weight x the row's first `size` entries, on the grid."""
-    if find_spec("numba") and rows.dtype == torch.float32:
-        from leanfed.compression.topk import add_whole_rows
-
-        add_whole_rows(rows.numpy(), np.asarray(weights, dtype=np.float64), total.numpy(), grid)
+    """total (size,) float64 += sum over the float32 rows of weight x the row's first `size` entries, on the grid."""
+    kernel = _kernel()
+    if kernel is not None:
+        kernel(rows.numpy(), np.asarray(weights, dtype=np.float64), total.numpy(), grid)
         return
     for row, weight in zip(rows, np.asarray(weights).tolist(), strict=True):
         total.add_(on_grid(row[: len(total)].to(torch.float64).mul_(weight), grid))
+
+
+@cache
+def _kernel() -> Callable[..., None] | None:
+    """The compiled sum where numba is installed; torch's gives the same bits."""
+    if find_spec("numba") is None:
+        return None
+    from leanfed.compression.topk import add_whole_rows
+
+    return cast(Callable[..., None], add_whole_rows)
 
 
 def add_row(total: Tensor, row: Tensor, weight: float, grid: float = GRADIENTS) -> None:
