@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,8 +57,17 @@ class LocalRun:
         return {} if self.velocity is None else {VELOCITY: self.velocity}
 
 
+Change = Callable[[Weights, Tensor], None]
+"""Writes a method's own term into the gradients (C, d) that were taken at some weights."""
+
+
 def local_steps(
-    shared: Tensor, cohort: Cohort, learner: Learner, masking: Masking = UNMASKED, head_steps: int = 1
+    shared: Tensor,
+    cohort: Cohort,
+    learner: Learner,
+    masking: Masking = UNMASKED,
+    head_steps: int = 1,
+    change: Change | None = None,
 ) -> LocalRun:
     """Train [shared | private] of every client on its batches.
 
@@ -72,7 +81,7 @@ def local_steps(
     losses, samples, total = [], 0, shared
     for step, batch in enumerate(cohort.batches):
         weights = masking.kept(weights)
-        loss, gradient = _gradient(learner, weights, masking, batch, training)
+        loss, gradient = _gradient(learner, weights, masking, batch, training, change)
         losses.append(loss)
         samples += batch.labels.shape[1]
         total = total.add_(gradient) if step else gradient if cohort.steps == head_steps == 1 else gradient.clone()
@@ -119,11 +128,13 @@ def _step(
 
 
 def _gradient(
-    learner: Learner, weights: Weights, masking: Masking, batch: Batch, training: Training
+    learner: Learner, weights: Weights, masking: Masking, batch: Batch, training: Training, change: Change | None
 ) -> tuple[Tensor, Tensor]:
-    """Loss (C,) and the gradient (C, d) that a step follows, with weight decay and mask."""
+    """Loss (C,) and the gradient (C, d) that a step follows, with the method's own term, weight decay and mask."""
     used, cut = masking.used(weights), weights.shared.shape[1]
     loss, gradient = learner.loss_and_gradient(used, batch)
+    if change is not None:
+        change(used, gradient)
     _decay_and_mask(gradient[:, :cut], used.shared, masking.shared if masking.gradient else None, training)
     _decay_and_mask(gradient[:, cut:], used.private, masking.private if masking.gradient else None, training)
     return loss, gradient
