@@ -24,13 +24,15 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 import leanfed
-from leanfed.algorithms.base import ServerState
+from leanfed.algorithms.contract import ServerState
+from leanfed.compression import exact
 from leanfed.files import write_json
 from leanfed.records import RoundPlan
 from leanfed.report.page import build_report
 from leanfed.rounds.client_store import ClientStore
-from leanfed.rounds.engine import Engine, RoundOutcome
+from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import Evaluation
+from leanfed.rounds.exchange import Answers
 from leanfed.rounds.world import World
 from leanfed.runs import build
 from leanfed.runs.settings import Settings
@@ -51,15 +53,16 @@ class NoLearning(Engine):
     name = "no learning"
 
     def __init__(self, world: World, seed: int) -> None:
-        self.world, self.model = world, world.new_model()
+        self.world, self.learner = world, world.new_learner()
         self.random, self.rounds = np.random.default_rng(seed), 0
 
-    def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
-        """One round in which nobody changes."""
-        count = len(plan.participants)
+    def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
+        """Gradients of zero."""
+        count, size = len(plan.participants), len(server.shared)
         self.rounds = plan.round + 1
-        entries = np.ceil(plan.k * self.world.split.shared_size).astype(np.int64)
-        return RoundOutcome(server, self.random.uniform(0.1, 2.3, count), np.full(count, 32), entries)
+        gamma, losses = self.world.task.gamma[list(plan.participants)], self.random.uniform(0.1, 2.3, count)
+        entries = np.ceil(plan.k * size).astype(np.int64)
+        return Answers(gamma, losses, np.full(count, 32), entries, None, exact.zeros(size), (), None)
 
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """1 - exp(-t / 150) and some noise, client by client."""

@@ -22,9 +22,9 @@ from leanfed.rounds.probing import Prober, TheorySettings
 from leanfed.rounds.world import World
 
 
-@dataclass(frozen=True)
+@dataclass
 class Progress:
-    """Where a run stands between two rounds; `clients` is the live store."""
+    """Where a run stands between two rounds. Not frozen: `clients` is the live store, which rounds change."""
 
     round: int  # the next round
     server: ServerState

@@ -8,7 +8,7 @@ those are made again where they are not remembered.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,6 +56,7 @@ class Planner:
         self.accountant = accountant
         self.world = accountant.world
         self.rounds = rounds  # of the whole run
+        self._reachable: Collection[int] | None = None  # None: everyone
         self._past = self._beginning()
         self._measured: list[dict[str, Any]] = []  # rows given to `observe`, in the order of the rounds
 
@@ -73,8 +74,9 @@ class Planner:
         energy = None if memory["energy"] is None else EnergyState.from_json(memory["energy"])
         self._past = _Past(memory["next"], np.array(memory["absent"], dtype=np.int64), energy)
 
-    def plan(self, number: int) -> Planned:
-        """The plan of one round."""
+    def plan(self, number: int, reachable: Collection[int] | None = None) -> Planned:
+        """The plan of one round; of a fleet for the clients that can be reached."""
+        self._reachable = reachable
         if self.settings.rule == "own":
             return self._own(number)
         if number < self._past.next:
@@ -108,7 +110,7 @@ class Planner:
 
     def _own(self, number: int) -> Planned:
         """The method's own rates, on even shares or on the fastest split."""
-        began, plan = time.perf_counter(), self.world.plan(number)
+        began, plan = time.perf_counter(), self.world.plan(number, self._reachable)
         if self.settings.bandwidth == "equal":
             return Planned(plan, time.perf_counter() - began, {})
         radio, algorithm, split = self.accountant.settings, self.world.algorithm, self.world.split
@@ -121,7 +123,7 @@ class Planner:
 
     def _joint(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
         """k, r and shares of all clients that can take part, the reasons, and the energy that is left."""
-        cohort = self.world.cohort(number)
+        cohort = self.world.cohort(number, self._reachable)
         members = list(cohort)
         floor = 1 if self.settings.settling(number, self.rounds) else self.settings.within_rounds
         due = overdue(self._past.absent[members], floor) if floor else None

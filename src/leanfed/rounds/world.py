@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -79,13 +79,15 @@ class World:
         algorithm, task = self.algorithm, self.task
         return ClientStore(task.clients, lambda client: algorithm.start_client(task, client), scratch=self.scratch)
 
-    def cohort(self, round_number: int) -> tuple[int, ...]:
-        """The clients asked in a round, increasing; they follow from seed and round alone."""
-        return select(self.participation, Moment(round_number, self.task.seed, self.task.clients))
+    def cohort(self, round_number: int, reachable: Collection[int] | None = None) -> tuple[int, ...]:
+        """The clients asked in a round, increasing; of a fleet only those that can be reached."""
+        now = Moment(round_number, self.task.seed, self.task.clients, reachable)
+        asked = select(self.participation, now)
+        return asked if reachable is None else tuple(client for client in asked if client in reachable)
 
-    def plan(self, round_number: int) -> RoundPlan:
+    def plan(self, round_number: int, reachable: Collection[int] | None = None) -> RoundPlan:
         """The round's participants with the method's own keep rates."""
-        cohort = self.cohort(round_number)
+        cohort = self.cohort(round_number, reachable)
         k, r = self.algorithm.rates(self.task.clients)
         chosen = np.array(cohort)
         return RoundPlan(round_number, cohort, k[chosen], r[chosen])

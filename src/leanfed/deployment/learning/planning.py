@@ -34,22 +34,7 @@ class FarTask(Task):
         return self.guesses
 
 
-@dataclass(frozen=True)
-class FleetWorld(World):
-    """A world in which only available clients take part."""
-
-    available: set[int] = field(default_factory=set)
-
-    @override
-    def cohort(self, round_number: int) -> tuple[int, ...]:
-        return tuple(client for client in self.wanted(round_number) if client in self.available)
-
-    def wanted(self, round_number: int) -> tuple[int, ...]:
-        """The cohort that the settings draw, available or not."""
-        return super().cohort(round_number)
-
-
-def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[int, float]) -> FleetWorld:
+def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[int, float]) -> World:
     """The server's world: clients with their reported sample counts, zero for a client that has not reported."""
     clients = settings.task.partition.clients
     counts = [samples.get(client, 0) for client in range(clients)]
@@ -63,7 +48,7 @@ def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[i
         np.array([guesses.get(client, 0.0) for client in range(clients)]),
     )
     rule = settings.aggregation
-    return FleetWorld(task, settings.algorithm, settings.training, settings.participation, aggregation=rule)
+    return World(task, settings.algorithm, settings.training, settings.participation, aggregation=rule)
 
 
 def _no_images(settings: Settings) -> Images:
@@ -76,8 +61,9 @@ def _no_images(settings: Settings) -> Images:
 class FleetPlanner:
     """The planner of a run, its world and its cost model; a round that is repeated is planned from the same memory."""
 
-    def __init__(self, settings: Settings, world: FleetWorld, *, measured: bool) -> None:
+    def __init__(self, settings: Settings, world: World, *, measured: bool) -> None:
         self.world = world
+        self.available: frozenset[int] = frozenset()  # who could be reached when the last plan was made
         self.accountant = Accountant(settings.radio, world)
         self.reports = ReportedFleet(settings.radio, world, self.accountant.fleet) if measured else None
         if self.reports is not None:
@@ -87,14 +73,13 @@ class FleetPlanner:
 
     def plan(self, number: int, available: Collection[int]) -> Planned | None:
         """The plan of a round for the available clients; None where none of its cohort is available."""
-        self.world.available.clear()
-        self.world.available.update(available)
-        if not self.world.cohort(number):
+        self.available = frozenset(available)
+        if not self.world.cohort(number, self.available):
             return None
         if self.reports is not None:
             self.reports.renew(number)
         self._before = self.planner.memory()
-        return self.planner.plan(number)
+        return self.planner.plan(number, self.available)
 
     def undo(self) -> None:
         """Forget the last plan: its round had no quorum."""

@@ -139,9 +139,10 @@ class FleetServer:
 
     def _needed(self, plan: RoundPlan) -> int:
         """The quorum: a share of the participants and of those who would have been, had they been there."""
-        world, members = self._planner().world, self.inbox.members.by_client
-        known = [client for client in world.wanted(plan.round) if client in members and not members[client].set_aside]
-        missing = [client for client in known if client not in world.available]
+        planner, members = self._planner(), self.inbox.members.by_client
+        asked = planner.world.cohort(plan.round)
+        known = [client for client in asked if client in members and not members[client].set_aside]
+        missing = [client for client in known if client not in planner.available]
         return math.ceil(self.config.quorum * (len(plan.participants) + len(missing)))
 
     def _plan(self, number: int) -> Planned | None:
