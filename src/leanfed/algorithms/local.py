@@ -66,24 +66,24 @@ def local_steps(
     features that the shared part had before it. Momentum is for the private part; the shared part has its own at the
     server. The shared weights are one row until a step sets the clients apart.
     """
-    cut, training, rate = len(shared), cohort.training, cohort.rate
+    cut, rate = len(shared), cohort.rate
     weights = Weights(shared.unsqueeze(0), cohort.private)
-    velocity = cohort.memory[VELOCITY] if training.momentum and cohort.private.shape[1] else None
+    velocity = cohort.memory[VELOCITY] if cohort.training.momentum and cohort.private.shape[1] else None
     losses, samples, total = [], 0, shared
     for step, batch in enumerate(cohort.batches):
         weights = masking.kept(weights)
-        loss, gradient = _gradient(learner, weights, masking, batch, training)
+        loss, gradient = _gradient(learner, weights, masking, batch, cohort.training)
         losses.append(loss)
         samples += batch.labels.shape[1]
         total = total.add_(gradient) if step else gradient if cohort.steps == head_steps == 1 else gradient.clone()
-        last = step == cohort.steps - 1  # the shared part's last step is the server's
+        last = step == cohort.steps - 1  # the server takes the last step of the shared part, along `total`
         after = weights.shared if last else weights.shared.sub(gradient[:, :cut], alpha=rate)
-        private, velocity = _step(weights.private, gradient[:, cut:], velocity, training, rate)
+        private, velocity = _step(weights.private, gradient[:, cut:], velocity, cohort)
         for _ in range(head_steps - 1):
             weights = masking.kept(Weights(weights.shared, private))
-            slope = _head_gradient(learner, weights, masking, batch, training)
+            slope = _head_gradient(learner, weights, masking, batch, cohort.training)
             total[:, cut:].add_(slope)
-            private, velocity = _step(weights.private, slope, velocity, training, rate)
+            private, velocity = _step(weights.private, slope, velocity, cohort)
         weights = Weights(after, private)
     counts = np.full(len(cohort.clients), samples, dtype=np.int64)
     return LocalRun(total, weights.private, velocity, mean_loss(losses, cohort), counts)
@@ -109,13 +109,11 @@ def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
     return mean
 
 
-def _step(
-    private: Tensor, slope: Tensor, velocity: Tensor | None, training: Training, rate: float
-) -> tuple[Tensor, Tensor | None]:
-    """The private parts after a step, and its velocity where there is momentum, Eq. (4)."""
+def _step(private: Tensor, slope: Tensor, velocity: Tensor | None, cohort: Cohort) -> tuple[Tensor, Tensor | None]:
+    """The private parts after a step along the slope, Eq. (4), and the new velocity if there is momentum."""
     if velocity is not None:
-        velocity = slope = slope.add(velocity, alpha=training.momentum)
-    return private.sub(slope, alpha=rate), velocity
+        velocity = slope = slope.add(velocity, alpha=cohort.training.momentum)
+    return private.sub(slope, alpha=cohort.rate), velocity
 
 
 def _gradient(
