@@ -17,16 +17,16 @@ from leanfed.tasks.batch import Batch
 
 
 class DivergedError(InputError):
-    """Training left the finite numbers."""
+    """A loss became NaN or infinite in training."""
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Which weights take part, as zeros and ones, and what becomes of the others; None where all do."""
+    """Masks of zeros and ones for weights, and how masked weights are treated; None: no weight is masked."""
 
     shared: Tensor | None = None  # (1 or C, d_shared)
     private: Tensor | None = None  # (C, d_private)
-    discard: bool = False  # masked weights are gone, as in Algorithm 1; else the dense ones survive below the mask
+    discard: bool = False  # set masked weights to zero, as in Algorithm 1; else keep their values
     gradient: bool = False  # masked weights get no update
 
     def used(self, weights: Weights) -> Weights:
@@ -34,7 +34,7 @@ class Masking:
         return Weights(_masked(weights.shared, self.shared), _masked(weights.private, self.private))
 
     def kept(self, weights: Weights) -> Weights:
-        """The weights that are left before a step."""
+        """The weights from which a step starts."""
         return self.used(weights) if self.discard else weights
 
 
@@ -43,9 +43,9 @@ UNMASKED = Masking()
 
 @dataclass(frozen=True)
 class LocalRun:
-    """Where the clients' steps ended."""
+    """The result of the clients' local steps."""
 
-    gradient: Tensor  # (C, d) sum of the steps' gradients, (start - end) / eta of the shared part; may be written over
+    gradient: Tensor  # (C, d) sum of the steps' gradients, (start - end) / eta for the shared part; may be modified
     private: Tensor  # (C, d_private) after the steps
     velocity: Tensor | None  # (C, d_private) momentum of the private part
     loss: Floats  # (C,)
@@ -53,7 +53,7 @@ class LocalRun:
 
     @property
     def memory(self) -> dict[str, Tensor]:
-        """What the steps themselves remember."""
+        """The memories of the steps themselves: the velocity, if there is momentum."""
         return {} if self.velocity is None else {VELOCITY: self.velocity}
 
 
@@ -62,9 +62,9 @@ def local_steps(
 ) -> LocalRun:
     """Train [shared | private] of every client on its batches.
 
-    On each batch the private part takes `head_steps` steps, the first together with the shared part and all on the
-    features that the shared part had before it. Momentum is for the private part; the shared part has its own at the
-    server. The shared weights are one row until a step sets the clients apart.
+    On each batch the private part takes `head_steps` steps, the first together with the shared part; all use the
+    features of the shared part before its step. Momentum applies to the private part only, since the server has its own
+    for the shared part. The shared weights have one row until the clients' first step, then one per client.
     """
     cut, rate = len(shared), cohort.rate
     weights = Weights(shared.unsqueeze(0), cohort.private)
@@ -90,13 +90,13 @@ def local_steps(
 
 
 def decoupled_update(shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
-    """Train both parts, upload the shared gradient whole, keep the private part."""
+    """Train both parts, upload the whole shared gradient, keep the private part."""
     run = local_steps(shared, cohort, learner)
     return Updates(Dense(run.gradient, len(shared)), run.private, run.memory, run.loss, run.samples)
 
 
 def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
-    """Each client's mean over its steps (C,); the first client with a loss that is not finite is named."""
+    """Each client's mean loss over its steps (C,); raises `DivergedError` for the first that is not finite."""
     losses = np.stack([loss.numpy() for loss in steps], 1).astype(np.float64)
     mean = np.asarray(losses.mean(1))
     if not np.isfinite(mean).all():
@@ -119,7 +119,7 @@ def _step(private: Tensor, slope: Tensor, velocity: Tensor | None, cohort: Cohor
 def _gradient(
     learner: Learner, weights: Weights, masking: Masking, batch: Batch, training: Training
 ) -> tuple[Tensor, Tensor]:
-    """Loss (C,) and the gradient (C, d) that a step follows, with weight decay and mask."""
+    """Loss (C,), and the gradient (C, d) with weight decay and mask."""
     used, cut = masking.used(weights), weights.shared.shape[1]
     loss, gradient = learner.loss_and_gradient(used, batch)
     _decay_and_mask(gradient[:, :cut], used.shared, masking.shared if masking.gradient else None, training)
@@ -128,7 +128,7 @@ def _gradient(
 
 
 def _head_gradient(learner: Learner, weights: Weights, masking: Masking, batch: Batch, training: Training) -> Tensor:
-    """The gradient (C, d_private) that a further step of the heads follows, with weight decay and mask."""
+    """The gradient (C, d_private) for a further step of the heads, with weight decay and mask."""
     used = masking.used(weights)
     slope = learner.head_gradient(used, batch)
     _decay_and_mask(slope, used.private, masking.private if masking.gradient else None, training)
@@ -136,7 +136,7 @@ def _head_gradient(learner: Learner, weights: Weights, masking: Masking, batch: 
 
 
 def _decay_and_mask(slope: Tensor, at: Tensor, mask: Tensor | None, training: Training) -> None:
-    """Add weight decay to a part's slope, then let go of what gets no update."""
+    """Add weight decay to a part's gradient, then zero the masked entries; in place."""
     if training.weight_decay:
         slope.add_(at, alpha=training.weight_decay)
     if mask is not None:

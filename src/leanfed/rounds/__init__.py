@@ -1,1 +1,1 @@
-"""What a round is, on any engine: who takes part, what is asked, aggregated, charged and recorded."""
+"""The parts of a round, whatever engine computes it: participants, plan, aggregation, costs and records."""
