@@ -44,7 +44,7 @@ class Panel:
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int) -> None:
-    """Save a figure (PNG or PDF, by its ending) of the panels, row by row; one legend for all if a panel has all curves."""
+    """Save a figure (PNG or PDF, by its ending) of the panels, row by row, with a shared legend where possible."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,6 +1,6 @@
 """Finished runs, found by their settings: runs whose settings cannot give different results have the same key.
 
-The key of a run is its resolved settings without those that do not affect results (name, threads, checkpoints) and those
+The key of a run is its resolved settings without those that change nothing (name, threads, checkpoints) and those
 that only say when it ends or is evaluated (rounds, evaluation, the accuracy at which it stops). Rounds do not depend on
 later ones, so a longer run contains every shorter one of the same key; if plans depend on the length of the run, the
 number of rounds is part of the key.
@@ -132,7 +132,7 @@ class RunLibrary:
         return None
 
     def charge(self, wanted: Settings, data_dir: Path | None) -> bool:
-        """Make a run from one that learned the same on another radio, with costs recomputed; returns whether there was one."""
+        """Make a run from one that learned the same on another radio, with new costs; returns whether there was one."""
         for folder in self._learned.get(learning_key(wanted) or "", ()):
             if _as_wanted(folder, wanted) is not None:
                 kept = kept_settings(folder)

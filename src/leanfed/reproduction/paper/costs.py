@@ -72,7 +72,7 @@ def _shares(values: Sequence[tuple[Labels, int, float | None]]) -> list[tuple[La
 def published_costs(
     blocks: Mapping[tuple[str, float], Mapping[str, Sequence[float]]], partitions: Sequence[str]
 ) -> dict[Any, float]:
-    """Blocks (quantity, target) -> method -> one number per partition; FLPDSP-OPT's numbers are compared with all three forms."""
+    """Blocks (quantity, target) -> method -> one number per partition; FLPDSP-OPT's are used for all three forms."""
     found: dict[Any, float] = {}
     columns = [{"partition": partition} for partition in partitions]
     for (axis, target), rows in blocks.items():

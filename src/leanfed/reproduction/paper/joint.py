@@ -1,4 +1,4 @@
-"""Beyond the paper: FLPDSP-OPT with fixed devices, under other deadlines, without some of its parts, and its final accuracy."""
+"""Beyond the paper: FLPDSP-OPT with fixed devices, under other deadlines, without some parts, and at its end."""
 
 from __future__ import annotations
 

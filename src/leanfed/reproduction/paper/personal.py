@@ -1,4 +1,4 @@
-"""CIFAR-10 with ResNet-18 at a reduced size: personal models against the majority guess and against one shared model."""
+"""CIFAR-10 with ResNet-18 at a reduced size: personal models against the majority guess and one shared model."""
 
 from __future__ import annotations
 

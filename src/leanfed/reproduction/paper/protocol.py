@@ -97,7 +97,7 @@ class Study:
 
 
 def longer(rounds: int, decay: float) -> Changes:
-    """More and shorter rounds for the same simulated time; the learning rate decays more slowly to the same final value."""
+    """More and shorter rounds in the same simulated time; the learning rate decays more slowly to the same value."""
     return (f"rounds={rounds}", f"training.learning_rate_decay={decay}", f"run.checkpoint_every={rounds}")
 
 
