@@ -1,4 +1,4 @@
-"""The few exceptions we raise; each carries the exit code that the command line returns for it."""
+"""leanfed's exceptions; each has the exit code that the command line returns for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class LeanfedError(Exception):
-    """Something leanfed can explain: what, the value, what is allowed, what to do."""
+    """An error whose message explains what is wrong, the value, what is allowed, and what to do."""
 
     exit_code = 1
 
@@ -23,7 +23,7 @@ class SettingsError(InputError):
 
 
 class DataError(InputError):
-    """A data set is missing, damaged or too small for what is asked."""
+    """A data set is missing, damaged or too small for the settings."""
 
 
 class StorageError(InputError):

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, checksums, and a lock that dies with its process."""
+"""Atomic writes, checksums, and folder locks that end with their process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def explained(path: Path, action: str = "write") -> Iterator[None]:
-    """Turn the system's refusal to read or write `path` into an error that says what to do."""
+    """Turn an OSError on reading or writing `path` into an error that says what to do."""
     try:
         yield
     except OSError as error:
@@ -39,7 +39,7 @@ def explained(path: Path, action: str = "write") -> Iterator[None]:
 
 @contextmanager
 def owner_only() -> Iterator[None]:
-    """What is created inside is for its owner alone: files 0600, folders 0700 (the umask is the whole process's)."""
+    """Create files with mode 0600 and folders with 0700 inside the context (the umask applies to the whole process)."""
     before = os.umask(0o077)
     try:
         yield
@@ -55,7 +55,7 @@ def make_folder(path: Path) -> Path:
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary neighbour, flush it to disk, then move it into place in one step."""
+    """Let `write` fill a temporary file in the same folder, flush it to disk, then rename it to `path`."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with explained(path):
         try:
@@ -68,7 +68,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that is not read until a manifest names it: flushed to disk, but not moved into place."""
+    """Write and flush a file without a temporary one: it is not read until a manifest names it."""
     with explained(path):
         try:
             with path.open("wb") as file:
@@ -90,12 +90,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object atomically, indented for people."""
+    """Write a JSON object atomically, indented for readability."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, naming the file when it is damaged."""
+    """Read a JSON object; the error for a damaged file names it."""
     with explained(path, "read"):
         text = path.read_text(encoding="utf-8")
     try:
@@ -108,14 +108,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class LockOwner(NamedTuple):
-    """The process that holds a folder."""
+    """The process that holds a folder's lock."""
 
     process: int
     host: str
 
     @property
     def here(self) -> bool:
-        """Whether it runs on this machine, where its number means something."""
+        """Whether it runs on this machine, so that its process number is meaningful."""
         return self.host == socket.gethostname()
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class LockOwner(NamedTuple):
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process; the system releases it when the process ends, however it ends."""
+    """Lock a folder for this process; the system releases the lock when the process ends, even by a crash."""
     path = folder / ".lock"
     with explained(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -143,10 +143,10 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def lock_owner(folder: Path) -> LockOwner | None:
-    """The process that holds a folder, or None.
+    """The process that holds a folder's lock, or None.
 
-    A process that has ended holds nothing. Only for one that is alive, or on another machine, is the lock itself
-    tried, since it may have released it; so a look at a stopped run never gets in the way of a process that resumes it.
+    A process that has ended holds no lock. The lock itself is tried only if the process is alive or on another machine,
+    since it may have released the lock; so looking at a stopped run never blocks a process that resumes it.
     """
     try:
         descriptor = os.open(folder / ".lock", os.O_RDONLY)
@@ -157,7 +157,7 @@ def lock_owner(folder: Path) -> LockOwner | None:
         if owner is None or (owner.here and not _alive(owner.process)):
             return None
         return None if lock_descriptor(descriptor, blocking=False) else owner
-    except OSError:  # a file system that refuses to lock what is opened for reading
+    except OSError:  # a file system that does not lock files opened for reading
         return owner
     finally:
         os.close(descriptor)
@@ -173,7 +173,7 @@ def _read_owner(descriptor: int) -> LockOwner | None:
 
 def _alive(process: int) -> bool:
     if sys.platform == "win32":
-        return True  # there is no harmless signal to ask with; the lock decides
+        return True  # no signal can test for a process here; the lock decides
     try:
         os.kill(process, 0)
     except ProcessLookupError:

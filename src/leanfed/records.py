@@ -1,4 +1,4 @@
-"""Records that cross rooms: frozen, typed, checked once when they are made."""
+"""Records shared by several packages: frozen, typed, and validated when they are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-STARVED_BELOW = 0.01  # a client whose k is lower hardly takes part
+STARVED_BELOW = 0.01  # a client with a lower k hardly contributes
 
 
 class Section(BaseModel):
@@ -31,16 +31,16 @@ class RoundPlan:
 
 
 def kept_counts(rate: npt.ArrayLike, size: npt.ArrayLike) -> Ints:
-    """How many of `size` entries a keep rate leaves: rate x size rounded down, so that no deadline is overrun.
+    """How many of `size` entries a keep rate keeps: rate x size rounded down, so that no deadline is exceeded.
 
     >>> int(kept_counts(0.1, 50_692))
     5069
     """
-    # 1e-9 forgives the rounding of products such as 0.29 x 100 = 28.999999999999996.
+    # 1e-9 compensates the rounding of products such as 0.29 x 100 = 28.999999999999996.
     whole = np.floor(np.multiply(rate, size) + 1e-9)
     return np.minimum(whole, size).astype(np.int64)
 
 
 def kept_count(rate: float, size: int) -> int:
-    """`kept_counts` of one vector."""
+    """`kept_counts` for one vector."""
     return int(kept_counts(rate, size))

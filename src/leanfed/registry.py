@@ -1,4 +1,4 @@
-"""Things chosen by name: data sets, models, algorithms; each added by one decorated object in one file."""
+"""Registries of things chosen by name, such as data sets, models and algorithms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Registry(Generic[T]):
         self._members: dict[str, T] = {}
 
     def add(self, name: str, member: T) -> T:
-        """Add a member; a name is given once."""
+        """Add a member; a name can be used only once."""
         if name in self._members:
             raise ValueError(f"The {self.kind} {name!r} is registered already. Choose another name.")
         self._members[name] = member
@@ -40,5 +40,5 @@ class Registry(Generic[T]):
         return iter(self._members)
 
     def remove(self, name: str) -> None:
-        """Take a member out again."""
+        """Remove a member."""
         del self._members[name]

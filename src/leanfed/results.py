@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 TABLES = ("rounds", "clients", "evaluations")
 FORMAT = 1  # of the run folder
 CHECKPOINT_FORMAT = 2
-RESUMED_SINCE = "0.2.0"  # runs begun by this version or a later one go on here bit for bit
+RESUMED_SINCE = "0.2.0"  # runs started by this version or a later one resume bit for bit
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run. The folder is the API: everything else is made from it.
+    """Paths of one run. The folder is the API: reports and comparisons are made from it alone.
 
     settings.toml     the settings as given (when they came from a file)
     settings.json     the settings with every default filled in
@@ -82,7 +82,7 @@ class RunFolder:
 
     @property
     def summary(self) -> Path:
-        """The result in a few numbers; its presence says that the run has ended."""
+        """The result in a few numbers; it exists only if the run has ended."""
         return self.path / "summary.json"
 
     @property
@@ -123,7 +123,7 @@ class RunFolder:
             file.write(line + "\n")
 
     def read_events(self) -> Iterator[dict[str, Any]]:
-        """All events; a line cut short by a crash is passed over."""
+        """All events; a line cut short by a crash is skipped."""
         if not self.events.is_file():
             return
         for line in self.events.read_text(encoding="utf-8").splitlines():
@@ -134,7 +134,7 @@ class RunFolder:
 
 
 def create_run_folder(path: Path) -> RunFolder:
-    """A new run folder; one that holds a run already is refused."""
+    """Create a run folder; raises if there is a run in it already."""
     folder = RunFolder(path)
     if folder.settings.exists():
         state = "a finished run" if folder.finished else f"an unfinished run; go on with `leanfed resume {path}`"
@@ -162,7 +162,7 @@ def find_runs(paths: list[Path]) -> list[RunFolder]:
 
 
 def check_resumable(folder: RunFolder) -> None:
-    """Refuse a run that a newer leanfed began, or an unfinished one whose rounds this version computes otherwise."""
+    """Refuse a run started by a newer leanfed, or an unfinished one whose rounds this version computes differently."""
     known = read_json(folder.environment) if folder.environment.is_file() else {}
     written = str((known.get("versions") or {}).get("leanfed", RESUMED_SINCE))
     ours, manifest = version("leanfed"), folder.checkpoint / "manifest.json"
@@ -186,7 +186,7 @@ def _release(text: str) -> tuple[int, ...]:
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a tree of settings under its full key."""
+    """(full key, value) of every value in nested settings."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{name}.")
@@ -213,7 +213,7 @@ def write_summary(folder: RunFolder, summary: Mapping[str, Any]) -> None:
 
 
 def rows_to_arrays(tables: Mapping[str, pl.DataFrame]) -> dict[str, npt.NDArray[Any]]:
-    """Columns of several tables as `table.number.column` arrays; what is empty becomes NaN."""
+    """Columns of several tables as arrays named `table.number.column`; empty values become NaN."""
     import polars as pl
 
     return {
@@ -224,7 +224,7 @@ def rows_to_arrays(tables: Mapping[str, pl.DataFrame]) -> dict[str, npt.NDArray[
 
 
 def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
-    """One table from files written with `rows_to_arrays`; NaN becomes empty again, files without it are passed over.
+    """One table from files written with `rows_to_arrays`; NaN becomes empty again, files without the table are skipped.
 
     A column that only some of the files have, because an older version wrote the others, is empty in their rows.
     """
@@ -242,7 +242,7 @@ def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
 
 
 def joined(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Tables below each other; what one of them lacks is empty there."""
+    """Concatenated tables; columns that a table lacks are empty in its rows."""
     import polars as pl
 
     filled = [part for part in parts if part.width]
@@ -250,7 +250,7 @@ def joined(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
 
 def typed(table: pl.DataFrame) -> pl.DataFrame:
-    """The columns that the schema knows in its types; others, of a newer version, as they are."""
+    """The table with the schema's column types; columns that the schema does not know are not changed."""
     import polars as pl
 
     types = {int: pl.Int64(), float: pl.Float64()}
@@ -258,7 +258,7 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def read_parquet(path: Path) -> pl.DataFrame:
-    """A Parquet file, named where it is damaged."""
+    """Read a Parquet file; the error for a damaged one names it."""
     import polars as pl
 
     try:

@@ -1,4 +1,4 @@
-"""Named random streams: every draw is owned by a seed and the labels of what it is for."""
+"""Named random streams: every draw depends on a seed and on labels that say what it is for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def stream_seed(seed: int, *labels: str | int) -> int:
 
 
 def stream(seed: int, *labels: str | int) -> np.random.Generator:
-    """A generator owned by, say, (seed, "batch", round, client) and by nothing else.
+    """A generator that depends only on the seed and labels, such as ("batch", round, client).
 
     >>> bool(stream(0, "batch", 3, 7).integers(100) == stream(0, "batch", 3, 7).integers(100))
     True

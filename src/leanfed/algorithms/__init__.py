@@ -1,4 +1,4 @@
-"""How it is learned: one file per method; importing this room registers them all."""
+"""Federated methods, one file each; importing this package registers them all."""
 
 from leanfed.algorithms import fedavg, fedmask, fedper, flpdsp, lg_fedavg
 from leanfed.algorithms.base import ALGORITHMS, Algorithm

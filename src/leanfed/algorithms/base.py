@@ -1,4 +1,4 @@
-"""The contract of a federated method: what clients do, what the server makes of it, what a client then owns."""
+"""The interface of a federated method: what clients compute, how the server updates, which model a client then uses."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ KeepRates = Annotated[float | tuple[float, ...], BeforeValidator(_keep_rates)]
 
 
 class Algorithm(Section):
-    """A federated method: its settings, and a few verbs that a simulator or a single device can call.
+    """A federated method: its settings, and the functions that a simulator or a single device calls.
 
-    A method is written once, for C clients at a time; engines choose C, a device is C = 1. One with half a loss, that
-    is |w - sample|^2 / 2 at w = [shared | private], one number each:
+    A method is written once, for C clients at a time; engines choose C, a device has C = 1. A toy method with the loss
+    |w - sample|^2 / 2 at w = [shared | private], where both parts are single numbers:
 
     >>> from leanfed.algorithms.local import local_steps
     >>> from leanfed.algorithms.uploads import Dense
@@ -75,12 +75,12 @@ class Algorithm(Section):
         return np.ones(clients), np.ones(clients)
 
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of these settings before a run."""
+        """Warnings about these settings, shown before a run."""
         return ()
 
     @property
     def upload_form(self) -> Literal["dense", "sparse", "mask"]:
-        """What travels: every value, values with their positions, or one bit per entry."""
+        """What an upload contains: every value, values with their positions, or one bit per entry."""
         return "dense"
 
     @property
@@ -89,7 +89,7 @@ class Algorithm(Section):
         return 1
 
     def prunable(self, split: Split) -> int:
-        """How many weights the keep rate r rules: at r that share of them takes part in a client's computation."""
+        """How many weights the keep rate r applies to: that share of them takes part in a client's computation."""
         return 0
 
     def entries(self, split: Split, k: Floats, r: Floats) -> Ints:
@@ -97,14 +97,14 @@ class Algorithm(Section):
         return kept_counts(k, split.shared_size)
 
     def holds(self, split: Split, training: Training) -> dict[str, int]:
-        """The memories that a client keeps beside its private part, by name, with the size of each.
+        """The memories that a client keeps besides its private part: name -> size.
 
-        They begin as zeros, reach `client_update` in `Cohort.memory` and are given back in `Updates.memory`.
+        They start as zeros, are passed to `client_update` in `Cohort.memory` and returned in `Updates.memory`.
         """
         return {VELOCITY: split.private_size} if training.momentum and split.private_size else {}
 
     def start_server(self, task: Task) -> ServerState:
-        """The state before the first round."""
+        """The server's state before the first round."""
         return ServerState(task.initial_shared(self.divide(task.split)))
 
     def start_client(self, task: Task, client: int) -> ClientState:
@@ -113,7 +113,7 @@ class Algorithm(Section):
 
     @abstractmethod
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
-        """The clients' round: from what the server sent (d_shared,) to what they upload and keep."""
+        """Train a cohort's clients from the server's shared part (d_shared,); returns what they upload and keep."""
 
     def step(self, server: ServerState, mean: Tensor, training: Training, round_number: int) -> ServerState:
         """Move the shared part along the aggregated uploads, Eq. (6)."""
@@ -124,7 +124,7 @@ class Algorithm(Section):
         return Weights(shared.unsqueeze(0), cohort.private)
 
     def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:
-        """The models that clients use, from their private parts (C, d_private)."""
+        """The models that clients predict with, given their private parts (C, d_private)."""
         return Weights(server.shared.unsqueeze(0), private)
 
 
@@ -141,7 +141,7 @@ def descend(server: ServerState, gradient: Tensor, training: Training, round_num
 
 
 def per_client(value: float | Sequence[float], clients: int, name: str) -> Floats:
-    """A rate for every client, from one number or a list with one number each."""
+    """(clients,) rates from one number, or from a list with one number per client."""
     rates = np.atleast_1d(np.asarray(value, dtype=np.float64))
     if len(rates) not in (1, clients):
         raise SettingsError(f"{name} lists {len(rates)} rates for {clients} clients. Give one number or {clients}.")

@@ -1,6 +1,6 @@
-"""What a method is asked and what it answers: records with a leading client axis; a device is a batch of one.
+"""Inputs and outputs of a method: records with a leading client axis, which has length one on a device.
 
-C clients of a round stand in one order everywhere: row n of every tensor and array belongs to `Cohort.clients[n]`.
+The C clients of a cohort have the same order everywhere: row n of every tensor and array is `Cohort.clients[n]`'s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leanfed.tasks.split import Split
 if TYPE_CHECKING:
     from leanfed.algorithms.uploads import Uploads
 
-PRIVATE, VELOCITY = "private", "velocity"  # names of what a client holds
+PRIVATE, VELOCITY = "private", "velocity"  # names in a client's state
 
 
 class Training(Section):
@@ -37,18 +37,18 @@ class Training(Section):
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
     """eta is multiplied by this every round."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Of the server's step on the shared part and of the clients' steps on their private part."""
+    """Momentum of the server's step on the shared part and of the clients' steps on their private parts."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Added to gradients as weight_decay x weights."""
 
     def rate(self, round_number: int) -> float:
-        """eta of one round."""
+        """eta in this round."""
         return self.learning_rate * self.learning_rate_decay**round_number
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """What the server holds between rounds."""
+    """The server's state between rounds: shared weights and the memories of its method, by name."""
 
     shared: Tensor
     memory: Mapping[str, Tensor] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class ServerState:
 
 @dataclass(frozen=True)
 class ClientState:
-    """What never leaves a client: its private weights and the memories of its method, by name."""
+    """A client's state, which never leaves it: private weights and the memories of its method, by name."""
 
     private: Tensor
     memory: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Weights(NamedTuple):
-    """The two parts of C models; a part has one row where all clients use the same."""
+    """The two parts of C models; a part has one row if it is the same for all clients."""
 
     shared: Tensor  # (1 or C, d_shared)
     private: Tensor  # (1 or C, d_private)
@@ -76,7 +76,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Cohort:
-    """Some participants of a round: who they are, what is asked of them, what they hold."""
+    """Some participants of a round: their numbers, settings, states and batches."""
 
     clients: tuple[int, ...]
     round: int
@@ -84,10 +84,10 @@ class Cohort:
     training: Training
     k: Floats  # (C,) keep rates of the shared gradient
     r: Floats  # (C,) keep rates of the pruned weights
-    private: Tensor  # (C, d_private), not to be written over
-    memory: Mapping[str, Tensor]  # name -> (C, size) for what the method `holds`; zeros before a client's first round
+    private: Tensor  # (C, d_private), must not be modified
+    memory: Mapping[str, Tensor]  # name -> (C, size), as in `Algorithm.holds`; zeros before a client's first round
     batches: Iterable[Batch]  # one per step, read once: inputs (C, B, ...), labels (C, B)
-    steps: int  # how many batches there are
+    steps: int  # number of batches
 
     @property
     def rate(self) -> float:
@@ -96,51 +96,51 @@ class Cohort:
 
 
 class Learner(Protocol):
-    """Computes losses and gradients for C clients: any nn.Module one after another, or kernels for all at once."""
+    """Computes losses and gradients for C clients: one after another for any nn.Module, or at once by kernels."""
 
     @property
     def split(self) -> Split:
-        """The cut of the model."""
+        """The model's parameters, divided into shared and private."""
         ...
 
     @property
     def initial(self) -> Tensor:
-        """(d,) the weights that the model was built with, the same on every machine."""
+        """(d,) the model's initial weights, the same on every machine."""
         ...
 
     @property
     def picks(self) -> Picks:
-        """How the largest entries are found on this machine."""
+        """How the largest entries are found."""
         ...
 
     def loss_and_gradient(self, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Mean losses (C,) and gradients (C, d), Eq. (2); the gradients may be written over, until the next call."""
+        """Mean losses (C,) and gradients (C, d), Eq. (2); gradients may be modified, until the next call."""
         ...
 
     def head_gradient(self, weights: Weights, batch: Batch) -> Tensor:
-        """(C, d_private) at other private weights, on the features of the last `loss_and_gradient`.
+        """Gradients (C, d_private) at other private weights, on the features of the last `loss_and_gradient`.
 
-        `batch` and the shared part are those of that call. Its gradients are used up.
+        `batch` and the shared part must be those of that call, whose gradients become invalid.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Updates:
-    """What C clients answer."""
+    """The answers of C clients."""
 
     uploads: Uploads
-    private: Tensor  # (C, d_private) what they keep
-    memory: Mapping[str, Tensor]  # name -> (C, size): the names that the method `holds`
+    private: Tensor  # (C, d_private) after training
+    memory: Mapping[str, Tensor]  # name -> (C, size), as in `Algorithm.holds`
     loss: Floats  # (C,) mean over the round's steps, at the weights that were trained
     samples: Ints  # (C,) samples processed
-    statistics: Tensor | None = None  # (C, size) running statistics that travel; filled in by the exchange
+    statistics: Tensor | None = None  # (C, size) running statistics to send; set by `rounds.exchange`
 
     @property
     def kept(self) -> dict[str, Tensor]:
-        """Everything that stays with the clients, by name."""
+        """Everything that the clients keep, by name."""
         return {PRIVATE: self.private, **self.memory}
 
     def state(self, row: int) -> ClientState:
-        """What one client keeps."""
+        """The new state of one client."""
         return ClientState(self.private[row], {name: rows[row] for name, rows in self.memory.items()})

@@ -21,7 +21,7 @@ from leanfed.tasks.split import Split
 @final
 @ALGORITHMS.register("fedavg")
 class FedAvg(Algorithm):
-    """One model for all, its gradient averaged whole."""
+    """One shared model; clients upload whole gradients, which the server averages."""
 
     name: Literal["fedavg"] = "fedavg"
 
@@ -37,7 +37,7 @@ class FedAvg(Algorithm):
 @final
 @ALGORITHMS.register("fedavg-s")
 class FedAvgS(Algorithm):
-    """FedAvg with global sparsification: only the largest entries of the whole gradient travel."""
+    """FedAvg with global sparsification: clients upload only the largest entries of the whole gradient."""
 
     name: Literal["fedavg-s"] = "fedavg-s"
     k: KeepRate = 0.05
@@ -111,12 +111,12 @@ class FedAvgP(Algorithm):
 
     @override
     def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:
-        """The pruned model, as it is trained."""
+        """The pruned model, which is the one that is trained."""
         return Weights(server.shared * _largest_weights(server.shared, np.array([self.r]), learner), private)
 
 
 def _largest_weights(shared: Tensor, r: Floats, learner: Learner) -> Tensor:
-    """(1 or C, d) ones and zeros: one mask where all clients keep the same share."""
+    """(1 or C, d) masks of ones and zeros; a single row if all clients have the same keep rate."""
     counts = kept_counts(r, len(shared))
     distinct = counts[:1] if (counts == counts[0]).all() else counts
     rows = shared.expand(len(distinct), -1).contiguous()

@@ -20,8 +20,8 @@ from leanfed.streams import stream
 from leanfed.tasks.split import Split
 from leanfed.tasks.task import Task
 
-_FROZEN: WeakKeyDictionary[Learner, Tensor] = WeakKeyDictionary()  # one vector for each learner in use
-ADAPTER = 0.05  # size of a matrix that starts at zero, of what it would have as a layer of its own
+_FROZEN: WeakKeyDictionary[Learner, Tensor] = WeakKeyDictionary()  # one vector per learner in use
+ADAPTER = 0.05  # scale of a matrix that starts at zero, relative to an ordinary layer
 
 
 @final
@@ -30,19 +30,19 @@ class FedMask(Algorithm):
     """Scores on every weight matrix but the first layer's; a weight is used where sigmoid(score) exceeds 0.5.
 
     Clients upload one bit per masked weight and the server sends back the mean of each bit. A client takes that mean
-    as its new score for the entries it shares, those it uses itself, and has its own score elsewhere. (The mean over
-    those alone who use an entry would always be one, so it is taken over all participants.)
+    as its new score for the entries that it uses itself, and keeps its own score for the others. (A mean over only the
+    clients that use an entry would always be one, so it is taken over all participants.)
     """
 
     name: Literal["fedmask"] = "fedmask"
     score_rate: float = Field(default=30.0, gt=0)
     """Scores step with score_rate x learning rate: their gradients are that much smaller than those of weights."""
     confidence: float = Field(default=0.75, gt=0.5, lt=1)
-    """A mean counts as at most this sure, so that even a unanimous entry can change its mind."""
+    """Means are clipped to [1 - confidence, confidence], so that even a unanimous entry can still change."""
 
     @override
     def divide(self, split: Split) -> Split:
-        """Masked: all weight matrices behind the first layer. The rest (first layer, biases) stays as it started."""
+        """Share (mask) all weight matrices after the first layer. The rest (first layer, biases) is never trained."""
         first = next(iter(split.shapes)).rpartition(".")[0]
         masked = {n: s for n, s in split.shapes.items() if len(s) > 1 and not n.startswith(f"{first}.")}
         return Split(shared=masked, private={n: s for n, s in split.shapes.items() if n not in masked})
@@ -54,7 +54,7 @@ class FedMask(Algorithm):
 
     @override
     def start_server(self, task: Task) -> ServerState:
-        """Before the first vote: an even mean everywhere."""
+        """A mean of one half for every bit."""
         return ServerState(torch.full((self.divide(task.split).shared_size,), 0.5))
 
     @override
@@ -71,14 +71,14 @@ class FedMask(Algorithm):
 
     @override
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
-        """Take over the means, step the scores straight through the mask, upload its bits."""
+        """Adopt the means, train the scores by straight-through gradients, upload the mask's bits."""
         frozen, rest = frozen_parts(learner)
         scores, losses, samples = self._first_scores(shared, cohort), [], 0
         for batch in cohort.batches:
             loss, gradient = learner.loss_and_gradient(Weights(frozen * (scores > 0), rest), batch)
             losses.append(loss)
             samples += batch.labels.shape[1]
-            slope = torch.stack([torch.sigmoid(row) for row in scores])  # alone, so that no neighbour changes a bit
+            slope = torch.stack([torch.sigmoid(row) for row in scores])  # by row: no other client changes a bit
             # Straight through the threshold: dL/ds = dL/dw x w x sigmoid'(s).
             step = gradient[:, : len(shared)].mul_(frozen).mul_(slope).mul_(1 - slope)
             scores = scores.sub(step, alpha=cohort.rate * self.score_rate)
@@ -87,12 +87,12 @@ class FedMask(Algorithm):
 
     @override
     def step(self, server: ServerState, mean: Tensor, training: Training, round_number: int) -> ServerState:
-        """The mean of every bit over the round's participants is the new state."""
+        """The new state is the mean of every bit over the round's participants."""
         return ServerState(mean)
 
     @override
     def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
-        """The frozen weights under the masks that the round begins with."""
+        """The frozen weights under the clients' masks at the start of the round."""
         frozen, rest = frozen_parts(learner)
         return Weights(frozen * (self._first_scores(shared, cohort) > 0), rest)
 
@@ -103,11 +103,11 @@ class FedMask(Algorithm):
         return Weights(frozen * (private > 0), rest)
 
     def _first_scores(self, shared: Tensor, cohort: Cohort) -> Tensor:
-        """(C, d_shared): the means taken over, or the clients' own scores before the first vote."""
+        """(C, d_shared): scores after adopting the means; in round 0 the clients' own."""
         return self.adopted(shared, cohort.private) if cohort.round else cohort.private
 
     def adopted(self, mean: Tensor, own: Tensor) -> Tensor:
-        """Where a client uses an entry: the score whose sigmoid is the mean; elsewhere its own score."""
+        """New scores: logit(mean) for the entries that a client uses, its own score for the others."""
         return torch.where(own > 0, torch.logit(mean.clamp(1 - self.confidence, self.confidence)), own)
 
 
@@ -122,7 +122,7 @@ def frozen_parts(learner: Learner) -> tuple[Tensor, Tensor]:
 def frozen_weights(split: Split, initial: Tensor) -> Tensor:
     """Signed constants sqrt(2 / fan-in), with twice the variance where a mask drops about half.
 
-    Biases are zero; scales of normalisation layers stay as they started.
+    Biases are zero; scales of normalisation layers keep their initial values.
     """
     parts, start = [], 0
     for name, shape in split.shapes.items():
@@ -137,8 +137,8 @@ def frozen_weights(split: Split, initial: Tensor) -> Tensor:
 
 
 def _signs(initial: Tensor) -> Tensor:
-    """Signs of initial weights. A matrix that starts at zero, the second of a low-rank adapter, has none to mask: its
-    signs are drawn once for all and made small, so that the adapter begins as a small change of the frozen model.
+    """Signs of initial weights. A matrix that starts at zero, the second of a low-rank adapter, has none: its signs
+    are drawn with a fixed seed and scaled down, so that the adapter starts as a small change of the frozen model.
     """
     if torch.any(initial):
         return torch.sign(initial)

@@ -1,4 +1,4 @@
-"""FLPDSP, the paper's Algorithm 1: a shared base with sparsified gradients, a private head that is pruned."""
+"""FLPDSP, the paper's Algorithm 1: a shared base with sparsified gradients, and a pruned private head."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD_GRADIENT = "head_gradient"  # of the last round, for pruning by importance
 @final
 @ALGORITHMS.register("flpdsp")
 class Flpdsp(Algorithm):
-    """Algorithm 1: prune the head, take gradients, send the largest of the base's, update the head."""
+    """Algorithm 1: prune the head, compute gradients, send the base's largest entries, update the head."""
 
     name: Literal["flpdsp"] = "flpdsp"
     k: KeepRates = 0.74
@@ -35,8 +35,8 @@ class Flpdsp(Algorithm):
     r: KeepRates = 0.82
     """Keep rate of the head; one number, or one per client (the paper's average at 10 MHz)."""
     head_steps: int = Field(default=1, ge=1)
-    """Steps of the head on each batch, the first with the base's gradient (Algorithm 1 takes one). The others need no
-    base: they go on from the features that it gave."""
+    """Steps of the head on each batch (Algorithm 1 takes one). Only the first computes the base's gradient; the others
+    reuse the base's features."""
     sparsify: Sparsification = Field(default_factory=Sparsification)
     """How gradient entries are chosen."""
     prune: Pruning = Field(default_factory=Pruning)
@@ -90,18 +90,18 @@ class Flpdsp(Algorithm):
         return Weights(shared.unsqueeze(0), cohort.private * self._head_masks(cohort, learner))
 
     def _head_masks(self, cohort: Cohort, learner: Learner) -> Tensor:
-        """The pruning indicators of Eq. (3) as zeros and ones, (C, d_P); exact counts, lower positions among equals."""
+        """The pruning indicators of Eq. (3) as zeros and ones, (C, d_P); exact counts, ties to lower positions."""
         heads, size = cohort.private, cohort.private.shape[1]
         counts = kept_counts(cohort.r, size)
         if self.prune.score.startswith("random"):
             return self._drawn_masks(cohort, counts)
-        if self.prune.score == "importance":  # by magnitude until a gradient is remembered
+        if self.prune.score == "importance":  # by magnitude before there is a gradient
             last = cohort.memory[HEAD_GRADIENT]
             heads = torch.where(last.any(1, keepdim=True), (heads * last).square_(), heads)
         return learner.picks.largest(heads, counts, size).mask()
 
     def _drawn_masks(self, cohort: Cohort, counts: Ints) -> Tensor:
-        """Each client's random mask, fixed or drawn anew every round."""
+        """Each client's random mask (C, d_P), fixed or drawn anew every round."""
         mask, redrawn = torch.zeros_like(cohort.private), self.prune.score == "random-redrawn"
         for row, (client, count) in enumerate(zip(cohort.clients, counts.tolist(), strict=True)):
             labels: Sequence[int] = (client, cohort.round) if redrawn else (client,)

@@ -16,54 +16,54 @@ from leanfed.tasks.split import FlatModel, Split
 
 
 @dataclass
-class _Seat:
-    """What a model keeps of one client between two of its turns."""
+class _Snapshot:
+    """A client's part of the model's state, kept while other clients compute."""
 
     statistics: Tensor
-    features: Tensor  # what entered the private part in the last call
-    generator: Tensor | None = None  # torch's state, where the model draws at random
+    features: Tensor  # input of the private part in the last call
+    generator: Tensor | None = None  # torch's random state, if the model draws random numbers
 
 
 @final
 class FlatLearner:
-    """A `FlatModel` behind the contract `Learner`; with one client it hands the model's own gradient on.
+    """A `FlatModel` as a `Learner`; for one client it returns the model's own gradient without a copy.
 
-    `seat` says what each client brings, `statistics` what it takes away. A model that keeps nothing beside its weights
-    needs neither.
+    `load_clients` sets each client's statistics and seed, `statistics` returns the trained ones. A model without
+    statistics and random draws needs neither.
     """
 
     def __init__(self, model: FlatModel) -> None:
         self.model = model
         self.picks = NumpyPicks()
-        self.row = 0  # whose turn it is
-        self._seats: list[_Seat] = []
+        self.row = 0  # the client whose state is in the model
+        self._clients: list[_Snapshot] = []
         self._rows = torch.empty(0)  # (C, d) gradients of several clients
 
     @property
     def split(self) -> Split:
-        """The cut of the model."""
+        """The model's parameters, divided into shared and private."""
         return self.model.split
 
     @property
     def initial(self) -> Tensor:
-        """(d,) the weights the model was built with."""
+        """(d,) the model's initial weights."""
         return self.model.initial
 
-    def seat(self, statistics: Tensor, seeds: Sequence[int] = ()) -> None:
-        """Clients come in with their running statistics (C, size), and a seed each where the model draws at random."""
-        self._seats = [_Seat(own, torch.empty(0)) for own in statistics]
-        for seat, seed in zip(self._seats, seeds, strict=False):
-            seat.generator = torch.Generator().manual_seed(seed).get_state()
+    def load_clients(self, statistics: Tensor, seeds: Sequence[int] = ()) -> None:
+        """Start with these clients' running statistics (C, size), and a seed for each if it draws random numbers."""
+        self._clients = [_Snapshot(own, torch.empty(0)) for own in statistics]
+        for client, seed in zip(self._clients, seeds, strict=False):
+            client.generator = torch.Generator().manual_seed(seed).get_state()
         self.row = 0
-        self._enter(self._seats[0])
+        self._restore(self._clients[0])
 
     def statistics(self) -> Tensor:
-        """(C, size) what the seated clients have made of theirs."""
-        self._leave(self._seats[self.row])
-        return torch.stack([seat.statistics for seat in self._seats])
+        """The clients' running statistics (C, size) after training."""
+        self._save(self._clients[self.row])
+        return torch.stack([client.statistics for client in self._clients])
 
     def loss_and_gradient(self, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(C,) and (C, d), a row after another."""
+        """(C,) and (C, d), one client after another."""
         clients = len(batch.labels)
         if clients == 1:
             loss, gradient = self.model.loss_and_gradient(weights.row(0), batch.inputs[0], batch.labels[0])
@@ -72,43 +72,43 @@ class FlatLearner:
             self._rows = torch.empty(clients, self.split.size)
         losses = torch.empty(clients)
         for row in range(clients):
-            self._turn(row)
+            self._switch_to(row)
             loss, gradient = self.model.loss_and_gradient(weights.row(row), batch.inputs[row], batch.labels[row])
             losses[row], self._rows[row] = loss, gradient
         return losses, self._rows
 
     def head_gradient(self, weights: Weights, batch: Batch) -> Tensor:
-        """(C, d_private), a row after another."""
+        """(C, d_private), one client after another."""
         clients = len(batch.labels)
         if clients == 1:
             return self.model.head_gradient(weights.row(0)[1], batch.labels[0]).unsqueeze(0)
         slopes = []
         for row in range(clients):
-            self._turn(row)
+            self._switch_to(row)
             shared, private = weights.row(row)
-            self.model.load((shared,))  # another client's may be in place
+            self.model.load((shared,))  # those of another client may be loaded
             slopes.append(self.model.head_gradient(private, batch.labels[row]))
         return torch.stack(slopes)
 
-    def _turn(self, row: int) -> None:
-        """Let another client in."""
-        while len(self._seats) <= row:  # clients that were not seated begin as the model was built
-            self._seats.append(_Seat(self.model.statistics.initial, torch.empty(0)))
+    def _switch_to(self, row: int) -> None:
+        """Swap another client's state into the model."""
+        while len(self._clients) <= row:  # clients that were not loaded start from the initial statistics
+            self._clients.append(_Snapshot(self.model.statistics.initial, torch.empty(0)))
         if row != self.row:
-            self._leave(self._seats[self.row])
-            self._enter(self._seats[row])
+            self._save(self._clients[self.row])
+            self._restore(self._clients[row])
             self.row = row
 
-    def _enter(self, seat: _Seat) -> None:
-        self.model.features = seat.features
+    def _restore(self, client: _Snapshot) -> None:
+        self.model.features = client.features
         if self.model.statistics.size:
-            self.model.statistics.write(seat.statistics)
-        if seat.generator is not None:
-            torch.set_rng_state(seat.generator)
+            self.model.statistics.write(client.statistics)
+        if client.generator is not None:
+            torch.set_rng_state(client.generator)
 
-    def _leave(self, seat: _Seat) -> None:
-        seat.features = self.model.features
+    def _save(self, client: _Snapshot) -> None:
+        client.features = self.model.features
         if self.model.statistics.size:
-            seat.statistics = self.model.statistics.read()
-        if seat.generator is not None:
-            seat.generator = torch.get_rng_state()
+            client.statistics = self.model.statistics.read()
+        if client.generator is not None:
+            client.generator = torch.get_rng_state()

@@ -17,16 +17,16 @@ from leanfed.tasks.batch import Batch
 
 
 class DivergedError(InputError):
-    """Training left the finite numbers."""
+    """A loss became NaN or infinite in training."""
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Which weights take part, as zeros and ones, and what becomes of the others; None where all do."""
+    """Masks of zeros and ones for weights, and how masked weights are treated; None: no weight is masked."""
 
     shared: Tensor | None = None  # (1 or C, d_shared)
     private: Tensor | None = None  # (C, d_private)
-    discard: bool = False  # masked weights are gone, as in Algorithm 1; else the dense ones survive below the mask
+    discard: bool = False  # set masked weights to zero, as in Algorithm 1; else keep their values
     gradient: bool = False  # masked weights get no update
 
     def used(self, weights: Weights) -> Weights:
@@ -34,7 +34,7 @@ class Masking:
         return Weights(_masked(weights.shared, self.shared), _masked(weights.private, self.private))
 
     def kept(self, weights: Weights) -> Weights:
-        """The weights that are left before a step."""
+        """The weights from which a step starts."""
         return self.used(weights) if self.discard else weights
 
 
@@ -43,9 +43,9 @@ UNMASKED = Masking()
 
 @dataclass(frozen=True)
 class LocalRun:
-    """Where the clients' steps ended."""
+    """The result of the clients' local steps."""
 
-    gradient: Tensor  # (C, d) sum of the steps' gradients, (start - end) / eta of the shared part; may be written over
+    gradient: Tensor  # (C, d) sum of the steps' gradients, (start - end) / eta for the shared part; may be modified
     private: Tensor  # (C, d_private) after the steps
     velocity: Tensor | None  # (C, d_private) momentum of the private part
     loss: Floats  # (C,)
@@ -53,7 +53,7 @@ class LocalRun:
 
     @property
     def memory(self) -> dict[str, Tensor]:
-        """What the steps themselves remember."""
+        """The memories of the steps themselves: the velocity, if there is momentum."""
         return {} if self.velocity is None else {VELOCITY: self.velocity}
 
 
@@ -71,41 +71,41 @@ def local_steps(
 ) -> LocalRun:
     """Train [shared | private] of every client on its batches.
 
-    On each batch the private part takes `head_steps` steps, the first together with the shared part and all on the
-    features that the shared part had before it. Momentum is for the private part; the shared part has its own at the
-    server. The shared weights are one row until a step sets the clients apart.
+    On each batch the private part takes `head_steps` steps, the first together with the shared part; all use the
+    features of the shared part before its step. Momentum applies to the private part only, since the server has its own
+    for the shared part. The shared weights have one row until the clients' first step, then one per client.
     """
-    cut, training, rate = len(shared), cohort.training, cohort.rate
+    cut, rate = len(shared), cohort.rate
     weights = Weights(shared.unsqueeze(0), cohort.private)
-    velocity = cohort.memory[VELOCITY] if training.momentum and cohort.private.shape[1] else None
+    velocity = cohort.memory[VELOCITY] if cohort.training.momentum and cohort.private.shape[1] else None
     losses, samples, total = [], 0, shared
     for step, batch in enumerate(cohort.batches):
         weights = masking.kept(weights)
-        loss, gradient = _gradient(learner, weights, masking, batch, training, change)
+        loss, gradient = _gradient(learner, weights, masking, batch, cohort.training, change)
         losses.append(loss)
         samples += batch.labels.shape[1]
         total = total.add_(gradient) if step else gradient if cohort.steps == head_steps == 1 else gradient.clone()
-        last = step == cohort.steps - 1  # the shared part's last step is the server's
+        last = step == cohort.steps - 1  # the server takes the last step of the shared part, along `total`
         after = weights.shared if last else weights.shared.sub(gradient[:, :cut], alpha=rate)
-        private, velocity = _step(weights.private, gradient[:, cut:], velocity, training, rate)
+        private, velocity = _step(weights.private, gradient[:, cut:], velocity, cohort)
         for _ in range(head_steps - 1):
             weights = masking.kept(Weights(weights.shared, private))
-            slope = _head_gradient(learner, weights, masking, batch, training)
+            slope = _head_gradient(learner, weights, masking, batch, cohort.training)
             total[:, cut:].add_(slope)
-            private, velocity = _step(weights.private, slope, velocity, training, rate)
+            private, velocity = _step(weights.private, slope, velocity, cohort)
         weights = Weights(after, private)
     counts = np.full(len(cohort.clients), samples, dtype=np.int64)
     return LocalRun(total, weights.private, velocity, mean_loss(losses, cohort), counts)
 
 
 def decoupled_update(shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
-    """Train both parts, upload the shared gradient whole, keep the private part."""
+    """Train both parts, upload the whole shared gradient, keep the private part."""
     run = local_steps(shared, cohort, learner)
     return Updates(Dense(run.gradient, len(shared)), run.private, run.memory, run.loss, run.samples)
 
 
 def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
-    """Each client's mean over its steps (C,); the first client with a loss that is not finite is named."""
+    """Each client's mean loss over its steps (C,); raises `DivergedError` for the first that is not finite."""
     losses = np.stack([loss.numpy() for loss in steps], 1).astype(np.float64)
     mean = np.asarray(losses.mean(1))
     if not np.isfinite(mean).all():
@@ -118,13 +118,11 @@ def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
     return mean
 
 
-def _step(
-    private: Tensor, slope: Tensor, velocity: Tensor | None, training: Training, rate: float
-) -> tuple[Tensor, Tensor | None]:
-    """The private parts after a step, and its velocity where there is momentum, Eq. (4)."""
+def _step(private: Tensor, slope: Tensor, velocity: Tensor | None, cohort: Cohort) -> tuple[Tensor, Tensor | None]:
+    """The private parts after a step along the slope, Eq. (4), and the new velocity if there is momentum."""
     if velocity is not None:
-        velocity = slope = slope.add(velocity, alpha=training.momentum)
-    return private.sub(slope, alpha=rate), velocity
+        velocity = slope = slope.add(velocity, alpha=cohort.training.momentum)
+    return private.sub(slope, alpha=cohort.rate), velocity
 
 
 def _gradient(
@@ -141,7 +139,7 @@ def _gradient(
 
 
 def _head_gradient(learner: Learner, weights: Weights, masking: Masking, batch: Batch, training: Training) -> Tensor:
-    """The gradient (C, d_private) that a further step of the heads follows, with weight decay and mask."""
+    """The gradient (C, d_private) for a further step of the heads, with weight decay and mask."""
     used = masking.used(weights)
     slope = learner.head_gradient(used, batch)
     _decay_and_mask(slope, used.private, masking.private if masking.gradient else None, training)
@@ -149,7 +147,7 @@ def _head_gradient(learner: Learner, weights: Weights, masking: Masking, batch: 
 
 
 def _decay_and_mask(slope: Tensor, at: Tensor, mask: Tensor | None, training: Training) -> None:
-    """Add weight decay to a part's slope, then let go of what gets no update."""
+    """Add weight decay to a part's gradient, then zero the masked entries; in place."""
     if training.weight_decay:
         slope.add_(at, alpha=training.weight_decay)
     if mask is not None:

@@ -1,4 +1,4 @@
-"""What clients send: summed with weights in one pass, or read client by client."""
+"""Uploads of clients: added up with weights in one pass, or read client by client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leanfed.streams import stream
 
 @dataclass(frozen=True)
 class Upload:
-    """What one client sends: values at increasing positions of the shared vector, or all of it (positions None)."""
+    """One client's upload: values at increasing positions of the shared vector, or all of it (positions None)."""
 
     size: int  # length of the shared vector
     values: Tensor  # (entries,) float32, or bool for a mask
@@ -29,11 +29,11 @@ class Upload:
 
     @property
     def entries(self) -> int:
-        """How many values travel."""
+        """How many values are sent."""
         return len(self.values)
 
     def dense(self) -> Tensor:
-        """(size,) float32; what was not sent is zero.
+        """The whole vector (size,) in float32, with zeros for entries that were not sent.
 
         >>> Upload(3, torch.tensor([5.0]), torch.tensor([1])).dense().tolist()
         [0.0, 5.0, 0.0]
@@ -43,33 +43,33 @@ class Upload:
 
 
 class Uploads(Protocol):
-    """What C clients send.
+    """The uploads of C clients.
 
-    The rows may look into the learner's buffers: sum them or read them before the learner computes again. Every
-    `Upload` that is read owns its values.
+    They may be views of the learner's buffers: sum or iterate over them before the learner computes again. Every
+    `Upload` from an iteration owns its values.
     """
 
     @property
     def entries(self) -> Ints:
-        """(C,) values that each client sends."""
+        """(C,) number of values that each client sends."""
         ...
 
     def add_to(self, total: Tensor, gamma: Floats) -> None:
-        """total (size,) += sum of gamma_n x upload_n, exactly; no client's upload is made by itself.
+        """total (size,) += sum of gamma_n x upload_n, exactly, without a copy of any client's upload.
 
         `total` is a sum of `compression.exact`: its bits do not depend on the order of the clients.
         """
         ...
 
     def __iter__(self) -> Iterator[Upload]:
-        """Client by client, for the codec, a fleet, or a rule that must see each."""
+        """Client by client, for the codec, a fleet, or an aggregation rule that needs single uploads."""
         ...
 
 
 @final
 @dataclass(frozen=True)
 class Dense:
-    """Whole vectors, or what a mask leaves of them.
+    """Whole vectors, or their entries under a mask.
 
     >>> both = Dense(torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 9.0]]), size=2)
     >>> total = exact.zeros(2); both.add_to(total, np.array([0.25, 0.75])); total.tolist()
@@ -78,7 +78,7 @@ class Dense:
 
     rows: Tensor  # (C, size or more) float32, or bool
     size: int
-    mask: Tensor | None = None  # (1 or C, size): what travels; the rows are zero elsewhere
+    mask: Tensor | None = None  # (1 or C, size): the entries to send; rows are zero elsewhere
 
     @property
     def entries(self) -> Ints:
@@ -104,7 +104,7 @@ class Dense:
 @final
 @dataclass(frozen=True)
 class Sparse:
-    """Chosen entries of each row, scaled where a random choice is to have the whole as its mean."""
+    """Chosen entries of each row; `scale` makes the expectation of a random choice the whole row."""
 
     rows: Tensor  # (C, size or more)
     size: int
@@ -113,7 +113,7 @@ class Sparse:
     scale: Floats | None = None  # (C,)
 
     def add_to(self, total: Tensor, gamma: Floats) -> None:
-        """In the pass that looks which entries were chosen."""
+        """In one pass over the rows."""
         self.chosen.add_to(total, gamma if self.scale is None else gamma * self.scale)
 
     def __iter__(self) -> Iterator[Upload]:
@@ -128,7 +128,7 @@ class Sparse:
 @final
 @dataclass(frozen=True)
 class Listed:
-    """Uploads that stand by themselves: read from a fleet, or set apart from a learner's buffers."""
+    """Uploads that own their values: received from a fleet, or copied from a learner's buffers."""
 
     uploads: Sequence[Upload]
 
@@ -152,9 +152,9 @@ class Listed:
 def sparsified(
     gradient: Tensor, size: int, cohort: Cohort, picks: Picks, settings: Sparsification
 ) -> tuple[Uploads, dict[str, Tensor]]:
-    """Eq. (5) for every client: what is sent of a gradient (C, size or more), and what error feedback remembers.
+    """Eq. (5) for every client: the uploads from a gradient (C, size or more), and the memory of error feedback.
 
-    With error feedback the first `size` columns of `gradient` are written over: the memory is added to them.
+    With error feedback the memory is added to the first `size` columns of `gradient`, in place.
     """
     counts = kept_counts(cohort.k, size)
     if settings.select == "topk" and not settings.error_feedback and (counts == size).all():
@@ -169,7 +169,7 @@ def sparsified(
 
 
 def _drawn(gradient: Tensor, counts: Ints, size: int, cohort: Cohort) -> Positions:
-    """Each client's own draw of this round."""
+    """Entries drawn at random for each client in this round."""
     pairs = zip(cohort.clients, counts.tolist(), strict=True)
     places = [drawn(size, count, stream(cohort.seed, "sparsify", cohort.round, client)) for client, count in pairs]
     return Positions(gradient, size, [torch.from_numpy(row) for row in places])

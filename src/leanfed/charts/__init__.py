@@ -1,1 +1,1 @@
-"""Pictures from plain columns; no training code, no display."""
+"""Figures and tables from plain columns; imports no training code and needs no display."""

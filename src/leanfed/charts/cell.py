@@ -1,4 +1,4 @@
-"""A plan over the cell: how much each client sends, keeps and gets, by where it stands and how fast it computes."""
+"""A figure of one plan: each client's k, r and bandwidth share over its distance or gain, coloured by CPU speed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PANELS = (
 
 @dataclass(frozen=True, eq=False)
 class CellPicture:
-    """One entry per client, and where to find the clients that are left out or hardly take part."""
+    """One entry per client, and the positions of the clients that are excluded or starved."""
 
     place: Floats  # distance in m, or the channel's gain in dB
     place_label: str
@@ -49,7 +49,7 @@ def draw_cell(path: Path, picture: CellPicture) -> None:
     for place, (name, label) in zip(axes, PANELS, strict=True):
         points = _draw(place, picture, getattr(picture, name))
         place.set(xlabel=picture.place_label, ylabel=label)
-        if name != "share":  # a rate is read on its whole range, also where all clients have the same
+        if name != "share":  # rates are drawn on their whole range, even if all are equal
             place.set_ylim(-0.04, 1.04)
     figure.colorbar(points, ax=axes, label="CPU [GHz]", pad=0.01)
     figure.suptitle(picture.title)

@@ -1,4 +1,4 @@
-"""What it cost to reach a target."""
+"""The cost of reaching a target accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves of several runs in one picture, one panel per pair of quantities."""
+"""Curves of several runs in one figure, one panel per pair of quantities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart by colour-blind readers too.
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 MOST_MARKERS = 15  # on a curve; more would hide the line
@@ -22,7 +22,7 @@ MOST_MARKERS = 15  # on a curve; more would hide the line
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: a label and its points; colour and dash by position where they are not given."""
+    """One line: a label and its points; colour and dash follow from its position if they are not given."""
 
     label: str
     x: Sequence[float]
@@ -44,7 +44,7 @@ class Panel:
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int) -> None:
-    """Save a picture (PNG or PDF, by its ending) of the panels, row by row, with one legend for all that it fits."""
+    """Save a figure (PNG or PDF, by its ending) of the panels, row by row, with a shared legend where possible."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -55,7 +55,7 @@ def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int
     figure = Figure(figsize=(4.4 * columns, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    first: dict[str, Axes] = {}  # quantity -> where it is drawn first: the same curves are compared on one axis
+    first: dict[str, Axes] = {}  # quantity -> its first panel, whose axis later panels share
     for place, panel in zip(axes, panels, strict=False):
         if shared and first.setdefault(panel.y_label, place) is not place:
             place.sharey(first[panel.y_label])
@@ -65,7 +65,7 @@ def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int
     figure.suptitle(title)
     _legends(figure, list(axes[: len(panels)]), shared=shared)
     make_folder(path.parent)
-    # No date in the file: the same curves give the same bytes.
+    # Without a date in the file, the same curves give the same bytes.
     dated = {"CreationDate": None} if path.suffix == ".pdf" else {}
     write_atomically(path, lambda partial: figure.savefig(partial, format=path.suffix[1:], dpi=150, metadata=dated))
 
@@ -82,7 +82,7 @@ def _legends(figure: Figure, axes: Sequence[Axes], *, shared: bool) -> None:
 
 
 def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
-    """One panel: by its place among all labels a line has a colour, which repeats after seven, and a marker."""
+    """One panel: a line's place among all labels gives its colour, which repeats after seven, and its marker."""
     for curve in panel.curves:
         number = labels.index(curve.label)
         axes.plot(
@@ -99,7 +99,7 @@ def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
     if panel.floor is not None:
         axes.axhline(panel.floor, color="0.45", linestyle="--", linewidth=1, label="majority guess", zorder=1)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
-    axes.locator_params(axis="x", nbins=6)  # numbers of five digits do not touch
+    axes.locator_params(axis="x", nbins=6)  # so that five-digit numbers do not overlap
     if panel.y_log:
         axes.set_yscale("log")
     axes.grid(alpha=0.25)

@@ -1,4 +1,4 @@
-"""Figures for papers: one picture per file at the width of a column, fonts embedded, no title: captions say it."""
+"""Figures for papers: one figure per file at the width of a column, with embedded fonts and without a title."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMN_IN = 3.5  # width of one column of a two-column page
-SHORT = 24  # letters of a label of which two fit beside each other
+SHORT = 24  # characters of a label; two of them fit side by side
 DASHES = ("-", "--", ":", "-.")
 HATCHES = ("", "///", "...", "xxx")
 STYLE: Final[dict[Any, Any]] = {
@@ -40,19 +40,19 @@ STYLE: Final[dict[Any, Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One line, with a band around it where there is one."""
+    """One line, optionally with a band around it."""
 
     label: str
     x: Floats
     y: Floats
     low: Floats | None = None
     high: Floats | None = None
-    look: int | None = None  # number of the colour; by position where it is not given
+    look: int | None = None  # number of its colour; by position if it is not given
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """A matrix over two axes; NaN is left grey."""
+    """A matrix over two axes; NaN is drawn grey."""
 
     values: Floats  # (rows, columns)
     x: Floats
@@ -86,7 +86,7 @@ def draw_lines(
 def draw_bars(
     path: Path, names: Sequence[str], parts: Mapping[str, Sequence[float]], x_label: str, *, stacked: bool = False
 ) -> None:
-    """Horizontal bars, one group per name, side by side or end to end; NaN has no bar."""
+    """Horizontal bars, one group per name, side by side or stacked; NaN has no bar."""
     count, places = len(parts), np.arange(len(names))
     height = 0.8 if stacked else 0.8 / count
     heads = ["\n".join(wrap(name, 20)) or name for name in names]
@@ -127,10 +127,10 @@ def draw_maps(path: Path, maps: Sequence[Map], x_label: str, y_label: str) -> No
 
 
 def _limits(values: Floats) -> tuple[float, float, float]:
-    """Where the colours begin and end, and the largest entry.
+    """The lower and upper end of the colours, and the largest entry.
 
-    What is the same everywhere is shown between 0 and 1, or 0 and twice itself; a few entries far above all others do
-    not take the colours away from them.
+    A constant matrix is shown between 0 and 1, or 0 and twice its value; a few entries far above all others are clipped
+    so that the others can still be distinguished.
     """
     known = values[np.isfinite(values)]
     if not known.size:
@@ -151,7 +151,7 @@ def _edges(centres: Floats) -> Floats:
 
 @contextmanager
 def _picture(path: Path, *, rows: int, height: float = 2.1, legend: Sequence[str] = ()) -> Iterator[list[Axes]]:
-    """Empty axes below each other, and room for a legend above; what was drawn is saved by the file's ending."""
+    """Empty axes below each other with room for a legend above; saves the figure in the format of the file's ending."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

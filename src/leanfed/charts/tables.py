@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Block:
-    """Rows under the same column heads; the title says what the cells are."""
+    """Rows under the same column heads; the title says what the cells contain."""
 
     title: str
     head: Sequence[str]
@@ -56,7 +56,7 @@ def _row(cells: Sequence[str], width: int) -> str:
 
 
 def escape(text: str) -> str:
-    """Text as LaTeX takes it.
+    """Text with LaTeX's special characters escaped.
 
     >>> escape("80 % of a_b~c")
     '80 \\\\% of a\\\\_b$\\\\sim$c'

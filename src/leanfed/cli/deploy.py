@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from leanfed.errors import InputError
 
 if TYPE_CHECKING:
     from leanfed.deployment.operations.folder import FleetFolder
+    from leanfed.deployment.operations.submit import Submitted, Value
 
 deploy = typer.Typer(
     help="Run a real fleet of devices on Flower: TLS, node keys and an audit log by default.\n\n"
@@ -167,7 +168,6 @@ def run(
     from leanfed.deployment.operations import submit as jobs
     from leanfed.deployment.operations.folder import FleetFolder
     from leanfed.results import RunFolder
-    from leanfed.runs.settings import Settings
 
     opened = FleetFolder.open(folder)
     keys_given = jobs.parse_changes(fleet or [])
@@ -179,15 +179,24 @@ def run(
         submitted = jobs.resume(opened, resume, keys_given)
     elif config is not None:
         changes = [*(change or []), *([] if seed is None else [f"seed={seed}"])]
-        settings = Settings.from_toml(config, changes)
-        target = out or opened.path / "runs" / f"{config.stem}-{datetime.now():%Y%m%d-%H%M%S}"
-        submitted = jobs.submit(opened, settings, target, keys_given)
+        submitted = _submit_new(opened, config, changes, out, keys_given)
     if detach:
         _print({"run_id": submitted.run_id, "folder": str(submitted.folder)}, as_json)
         return
     notices.print(f"run {submitted.run_id} in {submitted.folder}", highlight=False, soft_wrap=True)
     jobs.follow(opened, submitted, lambda text: notices.print(text, end="", markup=False, highlight=False))
     show_summary(json.loads(RunFolder(submitted.folder).summary.read_text()), submitted.folder, as_json)
+
+
+def _submit_new(
+    fleet: FleetFolder, config: Path, changes: list[str], out: Path | None, keys_given: Mapping[str, Value]
+) -> Submitted:
+    from leanfed.deployment.operations import submit as jobs
+    from leanfed.runs.settings import Settings
+
+    settings = Settings.from_toml(config, changes)
+    target = out or fleet.path / "runs" / f"{config.stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    return jobs.submit(fleet, settings, target, keys_given)
 
 
 @deploy.command()

@@ -38,7 +38,7 @@ def codec_rows(
 
 
 def entropy_bound(size: int, count: int, value_bits: int) -> float:
-    """Bits no code can beat on average: F n + log2 C(d, n)."""
+    """The fewest bits that any code needs on average: F n + log2 C(d, n)."""
     nats = lgamma(size + 1) - lgamma(count + 1) - lgamma(size - count + 1)
     return value_bits * count + nats / log(2)
 

@@ -1,4 +1,4 @@
-"""Updates as bytes and back: what a client really sends, and what a server dares to read.
+"""Encode updates as bytes, and decode them without trusting their sender.
 
 A sparse, dense or mask update becomes one frame (see `frame`). Decoding trusts nothing: sizes are checked against the
 caller's limit before anything is allocated, and what comes out is sorted, in range and finite, or a `FrameError` says
@@ -29,10 +29,10 @@ class SparseUpdate:
     size: int
     positions: Positions | None  # strictly increasing; None when every entry is given
     values: Floats
-    dtype: str = "float32"  # how the values travelled
+    dtype: str = "float32"  # of the values on the wire
 
     def dense(self) -> Floats:
-        """The whole vector, zeros filled in."""
+        """The whole vector, with zeros for absent entries."""
         if self.positions is None:
             return self.values.copy()
         vector = np.zeros(self.size, dtype=np.float32)
@@ -43,8 +43,8 @@ class SparseUpdate:
 def encode(size: int, positions: ArrayLike | None, values: ArrayLike, dtype: str = "float32") -> bytes:
     """Write the given entries of a vector of `size` as a frame; without positions, `values` is the whole vector.
 
-    When every entry is given the frame is dense. Zeros in place of a few absent entries could make it shorter yet, but
-    only by some bytes (and one more per 360,000 entries, for 16-bit values), at the price of forgetting what was sent.
+    If every entry is given, the frame is dense. Sending zeros for a few absent entries could make a frame shorter, but
+    only by some bytes (and one more per 360,000 entries, for 16-bit values), and would lose which entries were sent.
 
     >>> update = decode(encode(6, [1, 4], [0.5, -2.0]), max_size=6)
     >>> update.positions.tolist(), update.values.tolist()
@@ -59,7 +59,7 @@ def encode(size: int, positions: ArrayLike | None, values: ArrayLike, dtype: str
 
 
 def decode(frame: Bytes, *, max_size: int) -> SparseUpdate:
-    """Read a frame of at most `max_size` entries; memory stays within a small multiple of that, whatever it claims."""
+    """Read a frame of at most `max_size` entries; memory use is a small multiple of that, whatever the header says."""
     header, positions, values = unseal(frame, max_size=max_size)
     dtype = dtype_coded(header.value_type)
     numbers = unpack_values(values, dtype, header.count)
@@ -68,7 +68,7 @@ def decode(frame: Bytes, *, max_size: int) -> SparseUpdate:
 
 
 def encode_mask(mask: ArrayLike) -> bytes:
-    """Write a vector of booleans as a frame: at most one bit an entry.
+    """Write a vector of booleans as a frame: at most one bit per entry.
 
     >>> decode_mask(encode_mask([True, False, True]), max_size=3).tolist()
     [True, False, True]

@@ -31,7 +31,7 @@ from torch import Tensor
 from leanfed.records import Floats
 
 GRADIENTS: Final = 1.5 * 2.0**12  # a grid of 2^-40, for addends below 2^11
-STATISTICS: Final = 1.5 * 2.0**22  # a grid of 2^-30, for addends below 2^21: variances and counts are larger
+STATISTICS: Final = 1.5 * 2.0**22  # a grid of 2^-30, for addends below 2^21, such as variances and counts
 
 
 def zeros(size: int) -> Tensor:
@@ -51,7 +51,7 @@ def add_rows(total: Tensor, rows: Tensor, weights: Floats, grid: float = GRADIEN
 
 @cache
 def _kernel() -> Callable[..., None] | None:
-    """The compiled sum where numba is installed; torch's gives the same bits."""
+    """The compiled sum if numba is installed; torch gives the same bits."""
     if find_spec("numba") is None:
         return None
     from leanfed.compression.topk import add_whole_rows
@@ -60,12 +60,12 @@ def _kernel() -> Callable[..., None] | None:
 
 
 def add_row(total: Tensor, row: Tensor, weight: float, grid: float = GRADIENTS) -> None:
-    """`add_rows` of one."""
+    """`add_rows` for a single row."""
     add_rows(total, row.unsqueeze(0), np.array([weight]), grid)
 
 
 def add_at(total: Tensor, positions: Tensor, values: Tensor, weight: float) -> None:
-    """total[positions] += weight x values, on the grid of gradients; no position stands twice."""
+    """total[positions] += weight x values, on the grid of gradients; positions are distinct."""
     total.index_add_(0, positions, on_grid(values.to(torch.float64).mul_(weight), GRADIENTS))
 
 

@@ -23,12 +23,12 @@ OVERHEAD_BYTES = _HEADER.size + CHECKSUM_BYTES
 
 
 class FrameError(InputError):
-    """A frame, or what should go into one, cannot be used; the message gives the reason."""
+    """A frame cannot be decoded, or an update cannot be encoded; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the sections of a frame hold."""
+    """The header of a frame: what its sections hold."""
 
     value_type: int
     position_mode: int
@@ -39,7 +39,7 @@ class Header:
 
 
 def bitmap_bytes(size: int) -> int:
-    """Bytes of one bit per entry: the most that positions may take."""
+    """Bytes of one bit per entry, the most that positions can take."""
     return (size + 7) // 8
 
 
@@ -62,7 +62,7 @@ def unseal(frame: bytes | bytearray | memoryview, *, max_size: int) -> tuple[Hea
 
 
 def _read_header(view: memoryview) -> Header:
-    """The header of a frame that starts like one of ours."""
+    """The header, after checking magic number and version."""
     if len(view) < OVERHEAD_BYTES:
         raise FrameError(f"Frame refused: {len(view)} bytes are fewer than the {OVERHEAD_BYTES} of an empty frame.")
     magic, version, value_type, mode, reserved, *sizes = _HEADER.unpack_from(view)
@@ -76,7 +76,7 @@ def _read_header(view: memoryview) -> Header:
 
 
 def _check_sizes(header: Header, frame_bytes: int, max_size: int) -> None:
-    """Every size against the caller's limit and against each other, before anything is allocated."""
+    """Check every size against the caller's limit and the other sizes, before anything is allocated."""
     if header.size > min(max_size, LARGEST_SIZE):
         raise FrameError(f"Frame refused: a vector of {header.size} entries is over the limit of {max_size}.")
     if header.count > header.size:

@@ -1,4 +1,4 @@
-"""Selection by compiled kernels, behind the contract of `compression.picks`."""
+"""Selection of the largest entries by compiled kernels, implementing `compression.picks`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leanfed.records import Floats, Ints
 @final
 @dataclass(frozen=True)
 class Cuts:
-    """Chosen entries as a threshold and a last tie per row: 12 bytes, however many were chosen."""
+    """Chosen entries as a threshold and the last tie of each row: 12 bytes per row, whatever the count."""
 
     rows: Tensor  # (rows, size or more)
     size: int
@@ -25,7 +25,7 @@ class Cuts:
     last: Ints  # (rows,) position of the last entry kept that equals the threshold
 
     def positions(self, row: int) -> Tensor:
-        """(count,) of one row, increasing."""
+        """(count,) positions in one row, increasing."""
         count = int(np.clip(self.counts[row], 0, self.size))
         bits = _bits(self.rows)[row]
         return torch.from_numpy(topk.places_of(bits, self.threshold[row], self.last[row], self.size, count))
@@ -43,21 +43,21 @@ class Cuts:
         return rest
 
     def add_to(self, total: Tensor, weight: Floats) -> None:
-        """One pass over each row; no row of chosen entries is made."""
+        """One pass over each row, without a copy of the chosen entries."""
         cut = (self.threshold, self.last)
         topk.add_rows(self.rows.numpy(), _bits(self.rows), *cut, weight, total.numpy(), exact.GRADIENTS)
 
 
 @final
 class KernelPicks:
-    """Exact top-k by counting bits; one worker's scratch for rows of at most `size` entries."""
+    """Exact top-k as in `compression.topk`, with one worker's scratch buffers for rows of at most `size` entries."""
 
     def __init__(self, size: int) -> None:
         self._counts = np.zeros(topk.BINS, dtype=np.int64)
         self._near = np.zeros(size + 1, dtype=np.int32)
 
     def largest(self, rows: Tensor, counts: Ints, size: int) -> Cuts:
-        """The cut of each row."""
+        """The threshold and last tie of each row."""
         threshold, last = np.empty(len(rows), dtype=np.int32), np.empty(len(rows), dtype=np.int64)
         topk.cut_rows(_bits(rows), counts, size, threshold, last, self._counts, self._near)
         return Cuts(rows, size, counts, threshold, last)
@@ -68,7 +68,7 @@ def _bits(rows: Tensor) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def warm_picks() -> None:
-    """Compile every kernel, with the types of real calls."""
+    """Compile every kernel by calling it with the types of real calls."""
     chosen = KernelPicks(8).largest(torch.ones(2, 8), np.array([3, 5]), 8)
     chosen.add_to(exact.zeros(8), np.ones(2))
     exact.add_rows(exact.zeros(8), torch.ones(2, 8), np.ones(2))

@@ -1,6 +1,6 @@
-"""Which entries of many rows are kept: cut once, then summed, remembered, masked or listed as the caller needs.
+"""The largest entries of many rows: chosen once, then summed, masked, listed or taken out as the caller needs.
 
-An exact number of the largest magnitudes of every row, with the tie rule of `compression.selection.largest`.
+The count per row is exact, with the tie rule of `compression.selection.largest`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from leanfed.records import Floats, Ints
 
 
 class Chosen(Protocol):
-    """What was chosen of the first `size` entries of each row; valid as long as the rows are left alone."""
+    """Chosen entries among the first `size` of each row; valid as long as the rows do not change."""
 
     def positions(self, row: int) -> Tensor:
-        """(count,) of one row, increasing."""
+        """(count,) positions in one row, increasing."""
         ...
 
     def mask(self) -> Tensor:
@@ -30,7 +30,7 @@ class Chosen(Protocol):
         ...
 
     def rest(self) -> Tensor:
-        """(rows, size): the rows with the chosen entries taken out, what error feedback remembers."""
+        """(rows, size): the rows with zeros at the chosen entries; the residual of error feedback."""
         ...
 
     def add_to(self, total: Tensor, weight: Floats) -> None:
@@ -39,7 +39,7 @@ class Chosen(Protocol):
 
 
 class Picks(Protocol):
-    """How a learner's machine selects."""
+    """How the largest entries are found: in plain numpy or by compiled kernels."""
 
     def largest(self, rows: Tensor, counts: Ints, size: int) -> Chosen:
         """The `counts[row]` largest magnitudes among each row's first `size` entries; `rows` is contiguous."""
@@ -84,7 +84,7 @@ class NumpyPicks:
     """One row at a time with `compression.selection.largest`."""
 
     def largest(self, rows: Tensor, counts: Ints, size: int) -> Positions:
-        """Positions of each row's largest."""
+        """Positions of each row's largest magnitudes."""
         magnitudes = np.abs(rows.numpy()[:, :size])
         places = [largest(row, count) for row, count in zip(magnitudes, counts.tolist(), strict=True)]
         return Positions(rows, size, [torch.from_numpy(row) for row in places])

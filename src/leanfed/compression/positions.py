@@ -43,7 +43,7 @@ def encode_positions(size: int, positions: Positions) -> tuple[Mode, bytes]:
 
 
 def decode_positions(mode: int, size: int, count: int, section: memoryview) -> Positions | None:
-    """Read `count` strictly increasing positions below `size`; None when every entry is sent."""
+    """Read `count` strictly increasing positions below `size`; None if every entry is sent."""
     if mode == Mode.ALL:
         _check_dense(size, count, section)
         return None
@@ -81,7 +81,7 @@ def _encode_gaps(size: int, rare: Positions) -> bytes:
 
 
 def _decode_gaps(size: int, count: int, section: memoryview) -> Positions:
-    """The `count` rarer positions; their order and range follow from the checks here."""
+    """The `count` rarer positions; the checks here ensure that they are in order and in range."""
     symbols = _decode_symbols(size, count, section)
     span = _span(size, count)
     landed = symbols < span
@@ -92,7 +92,7 @@ def _decode_gaps(size: int, count: int, section: memoryview) -> Positions:
 
 
 def _decode_symbols(size: int, count: int, section: memoryview) -> NDArray[np.int32]:
-    """Undo the range coder, after checking how many symbols there can be."""
+    """Range-decode the symbols, after checking how many there can be."""
     if 2 * count > size or len(section) < _COUNT.size or len(section) % 4:
         raise FrameError(f"Frame refused: {len(section)} bytes cannot be the gaps of {count} among {size} entries.")
     (symbols,) = _COUNT.unpack_from(section)
@@ -148,7 +148,7 @@ def _gap_model(size: int, count: int) -> constriction.stream.model.Categorical:
 
 
 def _gap_bits(size: int, count: int) -> float:
-    """The bits the gaps will take, d H(p), to pass over them where a bitmap wins anyway."""
+    """The expected bits of the gaps, d H(p), to skip coding them if a bitmap is shorter anyway."""
     p = count / size
     return 0.0 if count == 0 else -size * (p * log2(p) + (1.0 - p) * log2(1.0 - p))
 
@@ -160,5 +160,5 @@ def _flags(size: int, positions: Positions) -> NDArray[np.bool_]:
 
 
 def _others(size: int, positions: Positions) -> Positions:
-    """The positions that are not given."""
+    """The positions below `size` that are not given."""
     return np.flatnonzero(~_flags(size, positions)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Which entries stay: an exact number of the largest, with one rule for ties."""
+"""Which entries are kept: an exact number of the largest, with a rule for ties."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from leanfed.records import Ints
 
-LARGE = 1 << 20  # entries from which compiled kernels are worth loading; the answer is the same
+LARGE = 1 << 20  # entries from which on compiled kernels are worth loading; the result is the same
 
 
 def largest(magnitudes: npt.NDArray[np.float32], count: int) -> Ints:

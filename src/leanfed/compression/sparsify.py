@@ -1,4 +1,4 @@
-"""Sparsification of gradients, Eq. (5): how the entries that travel are chosen."""
+"""Sparsification of gradients, Eq. (5): how the entries to send are chosen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Sparsification(Section):
     select: Literal["topk", "random"] = "topk"
     """topk: the largest magnitudes, exact count, lower position first among equals; random: drawn every round."""
     rescale: bool = False
-    """random only: divide what is sent by k, so that its mean is the whole gradient."""
+    """random only: divide what is sent by k, so that its expectation is the whole gradient."""
     error_feedback: bool = False
     """Remember what was not sent and add it to the next gradient."""
 
@@ -26,5 +26,5 @@ class Sparsification(Section):
         return self
 
     def holds(self, size: int) -> dict[str, int]:
-        """The memory of error feedback: what was not sent of a gradient of `size` entries."""
+        """The memory of error feedback by name, with its size: the unsent part of a gradient of `size` entries."""
         return {"residual": size} if self.error_feedback else {}

@@ -1,7 +1,7 @@
 """Exact top-k: the rule of compression.selection.largest as numba kernels, for a large vector or rows of a matrix.
 
 The bits of a non-negative float32 sort like the number, so the k-th largest magnitude is found by counting: 11 bits,
-then 10, then 10. What is kept is then `above the threshold, or equal to it and not behind the last tie that fits`.
+then 10, then 10. An entry is kept if it is above the threshold, or equal to it and not after the last tie that fits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def cut(bits, count, counts, near):
         counts[(bits[i] & MAGNITUDE) >> 20] += 1
     top, above = _bin_of(counts, BINS, count)
     found = 0
-    for i in range(bits.size):  # without a branch: the place is written over until an entry belongs there
+    for i in range(bits.size):  # without a branch: `near[found]` is overwritten until an entry belongs there
         near[found] = bits[i] & MAGNITUDE
         found += near[found] >> 20 == top
     threshold = top << 20
@@ -72,7 +72,7 @@ def cut(bits, count, counts, near):
 
 @jit
 def _cut_any(bits, count, counts, near):
-    """The cut for any count: nothing for none, everything from `size` on."""
+    """`cut` for any count: keeps nothing for 0, everything from `size` on."""
     if count <= 0:
         return MAGNITUDE, -1
     if count >= bits.size:
@@ -122,7 +122,7 @@ def mask_rows(bits, threshold, last, mask):
 
 @jit
 def rest_rows(values, bits, threshold, last, rest):
-    """rest (rows, size) = the rows without what survives their cut."""
+    """rest (rows, size) = the rows with zeros where an entry survives the cut."""
     for row in range(rest.shape[0]):
         mine, mine_bits, out = values[row], bits[row], rest[row]
         for i in range(out.size):

@@ -20,7 +20,7 @@ class NotFiniteError(FrameError):
 
 @dataclass(frozen=True)
 class ValueType:
-    """How one value is written."""
+    """How a value is written on the wire."""
 
     code: int  # its number in the header
     width_bytes: int
@@ -57,7 +57,7 @@ _NAMES = {value_type.code: name for name, value_type in VALUE_TYPES.items()}
 
 
 def pack_values(values: Floats, dtype: str) -> bytes:
-    """Write finite values; refuses one that the narrower type cannot hold."""
+    """Write finite values; refuses a value that is too large for a narrower type."""
     section = VALUE_TYPES[dtype].pack(values)
     if dtype != "float32":
         _refuse_overflow(values, VALUE_TYPES[dtype].unpack(memoryview(section)), dtype)

@@ -1,1 +1,1 @@
-"""What a reader sees: pages made from run folders; no training code, no torch."""
+"""Web pages made from run folders, without training code or torch."""

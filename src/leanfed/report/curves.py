@@ -1,4 +1,4 @@
-"""Accuracy and loss against what was spent: every run's curve, the mean and band over seeds, the cost of targets."""
+"""Accuracy and loss over cumulative cost: every run's curve, the mean and band over seeds, the cost of targets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from leanfed.records import Floats
 from leanfed.report.packing import floats, thinned
 from leanfed.report.read import Lacking, RunFiles
 
-POINTS = 300  # of a curve
-GRID = 200  # of a mean over seeds
+POINTS = 300  # at most, of a curve
+GRID = 200  # points of a mean over seeds
 
 
 @dataclass(frozen=True, eq=False)
 class RunCurve:
-    """One run at its evaluations: what had been spent by then, and how good it was."""
+    """One run at its evaluations: cumulative costs and scores."""
 
     spent: dict[str, Floats]  # axis -> cumulative cost
     value: dict[str, Floats]  # metric -> value
@@ -58,7 +58,7 @@ def metrics() -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Mean, lowest and highest of several seeds over what was spent."""
+    """Mean, lowest and highest value of several seeds over a cumulative cost."""
 
     x: Floats
     mean: Floats
@@ -73,8 +73,8 @@ class Band:
 def band(curves: Sequence[RunCurve], axis: str, metric: str) -> Band | None:
     """The band over seeds, from where the last seed begins to where the first one ends.
 
-    Where all seeds were evaluated at the same places these are taken as they are, else linear interpolation puts them
-    on a common grid.
+    If all seeds were evaluated at the same costs, their values are used as they are; else they are interpolated
+    linearly on a common grid.
     """
     chosen = [curve for curve in curves if axis in curve.spent and metric in curve.value]
     if not chosen:
@@ -93,7 +93,7 @@ def band(curves: Sequence[RunCurve], axis: str, metric: str) -> Band | None:
 
 
 def costs_of(curves: Sequence[RunCurve], target: float) -> dict[str, list[float | None]]:
-    """Every seed's cost of reaching a target, by axis; None where it is not reached."""
+    """Every seed's cost of reaching a target, by axis; None if it is not reached."""
     return {
         axis: [
             first_crossing(curve.spent[axis].tolist(), curve.value["accuracy"].tolist(), target)
@@ -106,13 +106,13 @@ def costs_of(curves: Sequence[RunCurve], target: float) -> dict[str, list[float 
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean where every seed has a value: one that never got there has no place in a mean of times."""
+    """The mean, or None if a seed has no value, since a target that was never reached has no time to average."""
     found = [value for value in values if value is not None]
     return float(np.mean(found)) if found and len(found) == len(values) else None
 
 
 def final_values(run: RunFiles, curve: RunCurve | None) -> Mapping[str, float | None]:
-    """Where a run stands: its last evaluation, and what it has spent in all."""
+    """The scores of a run's last evaluation, and its total costs."""
     last = {metric: float(values[-1]) for metric, values in curve.value.items()} if curve else {}
     total = {
         column: float(run.column("rounds", column).sum()) if run.whole("rounds", column) else None for column in spent()

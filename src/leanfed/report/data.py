@@ -1,4 +1,4 @@
-"""One plain object with everything that a page shows of a set of runs; the page's script draws from it alone."""
+"""The data of a report page as one plain object, the only input of the page's script."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def report_data(
     title: str | None = None,
     results: Path | None = None,
 ) -> dict[str, Any]:
-    """Everything the page shows of the runs in or below the given folders, as JSON can hold it.
+    """Everything that the page shows about the runs in or below the given folders, as plain JSON values.
 
-    `results` is where `leanfed reproduce` put what the paper published.
+    `results` is the folder in which `leanfed reproduce` wrote the published values.
     """
     published = Published(results)
     runs = [read_run(folder) for folder in _unique(paths)]
@@ -79,21 +79,21 @@ def report_data(
 
 
 def _costs() -> list[dict[str, Any]]:
-    """Every cost: its axis, the column it is the sum of, its unit, and how tables and curves call it."""
+    """Every cost: its axis, the column that it sums, its unit, and its names in tables and curves."""
     plotted = {axis: place for place, axis in enumerate(costs(plotted=True))}
     return [
         {
             "column": quantity.name,
             "summed": quantity.over_rounds == "sum",
             **{name: getattr(cost, name) for name in ("axis", "scale", "unit", "short", "title", "head", "narrow")},
-            "plotted": plotted.get(axis),  # its place among the choices
+            "plotted": plotted.get(axis),  # its position among the page's choices
         }
         for axis, (quantity, cost) in costs().items()
     ]
 
 
 def _scores() -> dict[str, dict[str, Any]]:
-    """What says how good a model is: its label and, where curves of it are drawn, their title."""
+    """Every score by column: its label and, if the page draws its curves, their title."""
     drawn = {name: {"title": score.title, "better": score.better} for name, (_, score) in scores().items()}
     return {
         quantity.name: {"label": quantity.label, **drawn.get(quantity.name, {"title": ""})}
@@ -111,7 +111,7 @@ def _unique(paths: Sequence[Path]) -> list[Any]:
 
 
 def _curve(run: RunFiles) -> RunCurve | None:
-    """A run's curve; without one the reason is among its flaws."""
+    """A run's curve; if there is none, the reason is added to its flaws."""
     try:
         return run_curve(run)
     except Lacking as error:
@@ -120,7 +120,7 @@ def _curve(run: RunFiles) -> RunCurve | None:
 
 
 def _run(run: RunFiles, curve: RunCurve | None, group: int) -> dict[str, Any]:
-    """One run's own figures and facts."""
+    """The figures and facts of one run."""
     return {
         "group": group,
         "path": str(run.path),
@@ -140,7 +140,7 @@ def _run(run: RunFiles, curve: RunCurve | None, group: int) -> dict[str, Any]:
 
 
 def _run_label(group: Group, run: RunFiles) -> str:
-    """A run by its group and its seed."""
+    """A label from the run's group and seed."""
     return f"{group.label}, seed {run.seed}" if run.seed is not None else group.label
 
 
@@ -179,7 +179,7 @@ def _target(
     curves: Sequence[RunCurve | None],
     published: Published,
 ) -> dict[str, Any]:
-    """What it cost every group to reach a target: every seed, the mean, and the paper's value where there is one."""
+    """The cost of reaching a target in every group: every seed's, the mean, and the paper's value if there is one."""
     rows = []
     for number, group in enumerate(groups):
         members = [curve for member in group.members if (curve := curves[member]) is not None]
@@ -198,11 +198,11 @@ def _target(
 
 def _settings(run: RunFiles) -> list[dict[str, Any]]:
     """Every setting with its value, its source and its meaning."""
-    told = run.world.get("sources")
-    told = told if isinstance(told, dict) else {}
+    sources = run.world.get("sources")
+    sources = sources if isinstance(sources, dict) else {}
     rows = []
     for key, value in leaves(run.settings):
-        about = told.get(key)
+        about = sources.get(key)
         about = about if isinstance(about, dict) else {}
         rows.append(
             {
@@ -227,7 +227,7 @@ def _shown(value: Any) -> str:
 
 
 def _environment(run: RunFiles) -> list[list[str]]:
-    """Versions and machine, line by line."""
+    """(name, value) of versions and machine."""
     known = run.environment
     versions = known.get("versions")
     lines: list[list[Any]] = [
@@ -240,7 +240,7 @@ def _environment(run: RunFiles) -> list[list[str]]:
 
 
 def _title(groups: Sequence[Group], runs: Sequence[RunFiles]) -> str:
-    """What the page is about."""
+    """The title of the page."""
     names = [group.label for group in groups]
     if len(names) == 1:
         return f"{names[0]} on {dataset_name(runs[0].setting('task.dataset', None)) or 'unknown data'}"

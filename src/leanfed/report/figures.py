@@ -52,13 +52,13 @@ def _line(data: Data, band: Mapping[str, Any]) -> Series:
 
 
 def _floor(data: Data) -> float | None:
-    """The majority guess where all runs share it."""
+    """The majority guess, if it is the same for all runs."""
     guesses = {run["final"]["majority_guess"] for run in data["runs"]}
     return guesses.pop() if len(guesses) == 1 else None
 
 
 def _means(data: Data, part: str, of: Any) -> tuple[list[str], list[dict[str, float]]]:
-    """Labels of the groups that hold a part, and the mean over their runs of what `of` takes from it."""
+    """Labels of the groups whose runs have a part, and the means over runs of the values that `of` takes from it."""
     names, found = [], []
     for group in data["groups"]:
         values = [
@@ -71,7 +71,7 @@ def _means(data: Data, part: str, of: Any) -> tuple[list[str], list[dict[str, fl
 
 
 def _bars(data: Data, folder: Path, kind: str) -> list[Path]:
-    """Bits of an upload by four counts, and the seconds of the slowest clients by what they waited for."""
+    """Bits of an upload by four ways of counting, and the slowest clients' seconds by activity."""
 
     def bits(part: Mapping[str, Any]) -> dict[str, float]:
         return {key: np.nan if part[key] is None else part[key] / part["uploads"] / 1e3 for key in COUNTS}
@@ -96,7 +96,7 @@ def _bars(data: Data, folder: Path, kind: str) -> list[Path]:
 
 
 def _clients(data: Data, folder: Path, kind: str) -> list[Path]:
-    """Every client's accuracy, worst first; the mean over seeds of each rank."""
+    """Every client's accuracy, lowest first; each rank is averaged over seeds."""
     lines = []
     for number, group in enumerate(data["groups"]):
         parts = [data["runs"][place]["clients"] for place in group["runs"]]
@@ -147,7 +147,7 @@ def _measured(data: Data, folder: Path, kind: str) -> list[Path]:
 
 
 def _runs_table(data: Data) -> str:
-    """Where every method ended, means over seeds."""
+    """Final values of every method, means over seeds."""
     rates, spends = ("accuracy", "worst_decile"), spent(plotted=True)
     labels = [*(SCHEMA[name].label for name in rates), *(cost.narrow for cost in spends.values())]
     rows = []
@@ -162,7 +162,7 @@ def _runs_table(data: Data) -> str:
 
 
 def _targets_table(data: Data) -> str:
-    """What every target cost, means over seeds; the paper's time where there is one."""
+    """The cost of every target, means over seeds, and the paper's time if there is one."""
     paper = any("paper" in row for target in data["targets"] for row in target["rows"])
     shown = {axis: cost.narrow for axis, (_, cost) in costs().items() if cost.plotted}
     head = ["method", *shown.values(), *(["paper's time [s]"] if paper else [])]
@@ -187,7 +187,7 @@ def _cost(row: Mapping[str, Any], axis: str) -> str:
 
 
 def _cell(values: list[float], decimals: int | None) -> str:
-    """The mean, with the range where there are several seeds."""
+    """The mean, with the range if there are several seeds."""
     if not values:
         return "-"
 
@@ -199,7 +199,7 @@ def _cell(values: list[float], decimals: int | None) -> str:
 
 
 def _text(label: str) -> str:
-    """A label that matplotlib takes as it is written: $ begins no formula, _ hides no line from the legend."""
+    """A label escaped for matplotlib, where $ starts a formula and a leading _ hides a line from the legend."""
     safe = label.replace("$", r"\$")
     return f" {safe}" if safe.startswith("_") else safe
 

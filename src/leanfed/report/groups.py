@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed belong together; every group gets a name that tells it from the others."""
+"""Groups of runs that differ only in their seed, each with a distinct name."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DATASET_NAMES = {"mnist": "MNIST", "mnist-5k": "MNIST-5k", "cifar10": "CIFAR-10"
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one experiment, by their places in the list of runs."""
+    """Runs of one experiment, by their positions in the list of runs."""
 
     label: str
     members: tuple[int, ...]
 
 
 def dataset_name(name: Any) -> str | None:
-    """A data set as texts call it; your own keep their names."""
+    """The usual spelling of a data set's name; a user's own data sets keep their names."""
     return None if name is None else DATASET_NAMES.get(str(name), str(name))
 
 
@@ -53,18 +53,18 @@ def group_runs(runs: Sequence[RunFiles]) -> list[Group]:
     members = list(places.values())
     labels = [_common_name([runs[place] for place in group]) for group in members]
     firsts = [runs[group[0]] for group in members]
-    return [Group(label, tuple(group)) for label, group in zip(_told_apart(labels, firsts), members, strict=True)]
+    return [Group(label, tuple(group)) for label, group in zip(_distinct(labels, firsts), members, strict=True)]
 
 
 def _experiment(run: RunFiles) -> str:
-    """What all seeds of an experiment share; a run without settings stands alone."""
+    """A key shared by all seeds of an experiment; a run without settings has its own."""
     if not run.settings:
         return str(run.path)
     return json.dumps({k: v for k, v in run.settings.items() if k not in NOT_THE_EXPERIMENT}, sort_keys=True)
 
 
 def _common_name(runs: Sequence[RunFiles]) -> str:
-    """The name that the runs share, else what their names begin with, else the method's name."""
+    """The common name of the runs, else the common prefix of their names, else the method's name."""
     names = [run.name for run in runs]
     if len(set(names)) == 1:
         return names[0]
@@ -74,10 +74,10 @@ def _common_name(runs: Sequence[RunFiles]) -> str:
     return shared if len(shared) > 1 else METHOD_NAMES.get(algorithm, algorithm)
 
 
-def _told_apart(labels: list[str], runs: Sequence[RunFiles]) -> list[str]:
-    """Labels that occur once; where a name is used twice, the settings that differ are added."""
+def _distinct(labels: list[str], runs: Sequence[RunFiles]) -> list[str]:
+    """Distinct labels: if a name occurs twice, the settings that differ are added."""
     flat = [dict(leaves(run.settings)) for run in runs]
-    told = list(labels)
+    distinct = list(labels)
     for label in {label for label in labels if labels.count(label) > 1}:
         same = [place for place, other in enumerate(labels) if other == label]
         keys = [key for key in flat[same[0]] if key.split(".")[0] not in NOT_THE_EXPERIMENT]
@@ -85,8 +85,8 @@ def _told_apart(labels: list[str], runs: Sequence[RunFiles]) -> list[str]:
         if "algorithm.name" in differ:
             differ = ["algorithm.name", *(key for key in differ if not key.startswith("algorithm."))]
         for number, place in enumerate(same, start=1):
-            told[place] = f"{label} ({_some(flat[place], differ) or runs[place].path.name or number})"
-    return [f"{label}, {runs[n].path.name}" if told.count(label) > 1 else label for n, label in enumerate(told)]
+            distinct[place] = f"{label} ({_some(flat[place], differ) or runs[place].path.name or number})"
+    return [f"{label}, {runs[n].path.name}" if distinct.count(label) > 1 else label for n, label in enumerate(distinct)]
 
 
 def _some(values: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What the page shows of a run on a real fleet: what the model predicted beside what clocks and byte counts say."""
+"""The page's data on a run with real devices: predicted and measured seconds and bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STAGES = ("ready", "train", "test", "upload")  # of a client's time between an o
 
 
 def measured_part(run: RunFiles) -> Part:
-    """Seconds and bytes of every round, predicted and measured; a simulated run has none."""
+    """Predicted and measured seconds and bytes of every round; a simulated run has none."""
     if not run.real:
         return {"absent": True}
     numbers = run.column("rounds", "round").astype(np.int64)
@@ -34,7 +34,7 @@ def measured_part(run: RunFiles) -> Part:
 
 
 def _by_round(rounds: Ints, values: Floats, shown: Ints) -> Floats:
-    """The sum of a clients' column over each of some rounds."""
+    """The sum over clients of a column, for each of the shown rounds."""
     count = int(max(rounds.max(initial=0), shown.max(initial=0))) + 1
     summed: Floats = np.bincount(rounds, np.nan_to_num(values), count).astype(float)
     return summed[shown]

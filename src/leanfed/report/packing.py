@@ -1,4 +1,4 @@
-"""Numbers on their way into a page: thinned where a screen shows no more, packed where text would be too long."""
+"""Numbers for a page: thinned to what a screen can show, and packed because text would be too long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Packed = dict[str, Any]
 
 
 def thinned(count: int, most: int) -> Ints:
-    """At most about `most` evenly spaced places out of `count`, the first and the last among them.
+    """At most about `most` evenly spaced positions out of `count`, including the first and the last.
 
     >>> thinned(10, 4).tolist()
     [0, 3, 6, 9]
@@ -28,7 +28,7 @@ def thinned(count: int, most: int) -> Ints:
 
 
 def floats(values: npt.ArrayLike) -> Packed:
-    """A column in single precision; NaN where it is empty."""
+    """A column in single precision; empty values are NaN."""
     return {"f32": _text(np.asarray(values, dtype="<f4"))}
 
 
@@ -38,7 +38,7 @@ def whole(values: npt.ArrayLike) -> Packed:
 
 
 def matrix(values: Floats) -> Packed:
-    """A matrix in 65,534 even steps between its smallest and its largest entry; NaN where it is empty."""
+    """A matrix quantised to 65,534 even steps between its smallest and largest entry; empty cells are NaN."""
     filled = np.isfinite(values)
     low, high = (float(values[filled].min()), float(values[filled].max())) if filled.any() else (0.0, 0.0)
     step = (high - low) / LEVELS or 1.0
@@ -58,14 +58,14 @@ def unpacked(packed: Packed) -> Floats:
 
 
 def script_json(value: Mapping[str, Any]) -> str:
-    """JSON that cannot end the script element it stands in, whatever its texts are."""
+    """JSON that cannot close the script element around it, whatever texts it contains."""
     text = json.dumps(clean(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     escapes = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
     return text.translate({ord(letter): code for letter, code in escapes.items()})
 
 
 def clean(value: Any) -> Any:
-    """Plain JSON values: what is not finite becomes empty, arrays become lists."""
+    """Plain JSON values: numbers that are not finite become null, arrays become lists."""
     if isinstance(value, Mapping):
         return {str(key): clean(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray):

@@ -30,7 +30,7 @@ def build_report(
     title: str | None = None,
     results: Path | None = None,
 ) -> dict[str, Any]:
-    """Write the page of some run folders and return what it shows."""
+    """Write the page of some run folders and return its data."""
     data = report_data(paths, targets=targets, title=title, results=results)
     make_folder(out.parent)
     write_text(out, render_page(data))
@@ -52,7 +52,7 @@ def render_page(data: Mapping[str, Any], *, scripts: Sequence[str] = (), live: b
 
 @cache
 def environment() -> Environment:
-    """The templates; everything that is not marked as safe is escaped."""
+    """The templates; values that are not marked as safe are escaped."""
     folder = files("leanfed.report") / "templates"
     sources = {entry.name: entry.read_text(encoding="utf-8") for entry in folder.iterdir() if entry.is_file()}
     return Environment(loader=DictLoader(sources), autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -1,4 +1,4 @@
-"""What the page shows of one run: each function makes the columns of one figure, or says what the folder lacks."""
+"""The page's data on one run: each function returns the columns of one figure, or raises `Lacking`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS_OF_A_LINE = 400
 ROUNDS_OF_A_MAP = 200
 CLIENTS_OF_A_MAP = 150
 CLIENTS_OF_A_BAR = 400
-COUNTED = {"paper": "paper_bits", "exact": "exact_bits", "wire": "coded_bits"}  # count -> its column
+COUNTED = {"paper": "paper_bits", "exact": "exact_bits", "wire": "coded_bits"}  # way of counting -> column
 Part = dict[str, Any]
 
 
@@ -46,7 +46,7 @@ def time_part(run: RunFiles) -> Part:
 
 
 def heat_part(run: RunFiles) -> Part:
-    """k, r and the share of the band over clients and rounds; empty where a client does not take part."""
+    """k, r and the share of the band over clients and rounds; empty if a client does not take part."""
     rounds, clients = (run.column("clients", name).astype(np.int64) for name in ("round", "client"))
     numbers = np.unique(rounds)
     shown = numbers[thinned(len(numbers), ROUNDS_OF_A_MAP)]
@@ -64,7 +64,7 @@ def heat_part(run: RunFiles) -> Part:
 
 
 class _Cells:
-    """Where the rows of the clients table go in a (clients, rounds) matrix."""
+    """The cells of a (clients, rounds) matrix to which the rows of the clients table belong."""
 
     def __init__(self, rounds: Ints, clients: Ints, shown: Ints, people: Ints) -> None:
         self.shape = (len(people), len(shown))
@@ -74,14 +74,14 @@ class _Cells:
         self.column, self.row = column[self.rows], row[self.rows]
 
     def fill(self, values: Floats) -> Floats:
-        """The values in their places, NaN elsewhere."""
+        """The matrix with the values in their cells and NaN elsewhere."""
         filled = np.full(self.shape, np.nan)
         filled[self.row, self.column] = values[self.rows]
         return filled
 
 
 def energy_part(run: RunFiles) -> Part:
-    """Joules of every client: in all, in its dearest round, and what the budget allows."""
+    """Joules of every client: the total, the largest of a round, and the budget."""
     client, energy = run.column("clients", "client").astype(np.int64), run.column("clients", "energy_j")
     count = max(run.clients, int(client.max(initial=0)) + 1)
     spent, taken = np.bincount(client, energy, count), np.bincount(client, minlength=count)
@@ -105,13 +105,13 @@ def energy_part(run: RunFiles) -> Part:
 
 
 def counts() -> dict[str, str]:
-    """The four counts of an upload's bits, and how the page calls them."""
+    """The four ways of counting an upload's bits, with their names on the page."""
     dense = {"dense": "dense: every value, 32 bits each"}
     return dense | {name: SCHEMA[column].label for name, column in COUNTED.items()}
 
 
 def bits_part(run: RunFiles) -> Part:
-    """Bits of all uploads by four counts: the paper's, the exact one, coded bytes on the wire, and dense."""
+    """Bits of all uploads, counted in four ways: the paper's, the exact one, coded bytes on the wire, and dense."""
     uploads = float(run.column("rounds", "participants").sum())
     dense = run.column("rounds", "participants") * run.column("rounds", "download_bits")
     counted = {name: float(np.nansum(run.column("rounds", COUNTED[name]))) for name in ("paper", "exact")}
@@ -138,13 +138,13 @@ def accuracy_part(run: RunFiles) -> Part:
 
 
 def _numbers(run: RunFiles, name: str, count: int) -> bool:
-    """Whether world.json holds so many numbers under a name."""
+    """Whether world.json has a list of `count` numbers under this name."""
     values = run.world.get(name)
     return isinstance(values, list) and len(values) == count and all(isinstance(v, int | float) for v in values)
 
 
 def labels_part(run: RunFiles) -> Part:
-    """Training samples of every label with every client."""
+    """Training samples of every label at every client."""
     try:
         counts = np.array(run.world_field("label_counts"), dtype=float)
     except (TypeError, ValueError) as error:
@@ -156,12 +156,12 @@ def labels_part(run: RunFiles) -> Part:
 
 
 def add_part(run: RunFiles, name: str, make: Callable[[RunFiles], Part]) -> Part:
-    """The columns of one figure, or {"missing": why}; a surprise in one figure does not cost the others."""
+    """The columns of one figure, or {"missing": why}; an error in one figure does not affect the others."""
     try:
         return make(run)
     except Lacking as error:
         return {"missing": str(error)}
-    except Exception as error:  # damaged values can provoke any error of the array libraries
+    except Exception as error:  # damaged values can cause any error in the array libraries
         message = f"the figure on {name} cannot be drawn from this folder ({type(error).__name__}: {error})"
         run.flaws.append(Flaw(str(run.path), name, message))
         return {"missing": f"{run.path}: {message}"}

@@ -1,4 +1,4 @@
-"""What the page shows of a run's plans: where the devices stood, who was left out, how good the plans are."""
+"""The page's data on a run's plans: positions of the devices, excluded clients, quality of the plans."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from leanfed.report.read import Lacking, RunFiles
 
 SNAPSHOTS = 12  # rounds of the cell map
 TRACES = 12  # rounds whose solver steps are shown
-DEVICES = 400  # of a snapshot
+DEVICES = 400  # at most, in a round of the cell map
 
 
 def cell_part(run: RunFiles) -> Part:
-    """Devices by distance in some rounds, with k, r, share, accuracy and what became of them."""
+    """Devices by distance in some rounds, with k, r, share, accuracy and whether they took part."""
     if run.real and not run.fleet.width:
         raise Lacking("Nobody told where the devices of this real fleet stand, so there is no map of them.")
     numbers = np.unique(run.column("fleet", "round").astype(np.int64))
@@ -42,7 +42,7 @@ def cell_part(run: RunFiles) -> Part:
 
 
 def _distances(run: RunFiles) -> dict[int, Floats]:
-    """Round -> the distance that has every device's gain under the path loss, in m; the true one without fading."""
+    """Round -> distances in m at which path loss alone gives each device's gain; exact if there is no fading."""
     at_1km, per_decade = (run.setting(f"radio.fleet.path_loss_{name}_db") for name in ("at_1km", "per_decade"))
     rounds = run.column("fleet", "round").astype(np.int64)
     loss_db = -10.0 * np.log10(run.column("fleet", "gain"))
@@ -113,13 +113,13 @@ def solver_part(run: RunFiles) -> Part:
         values = np.array([_number(plan, name) for plan in kept])
         if np.isfinite(values).any():
             columns[name] = floats(values)
-    told = [plan for plan in plans if plan.get("trace") or plan.get("alternatives")]
+    traced = [plan for plan in plans if plan.get("trace") or plan.get("alternatives")]
     return {
         **columns,
         "solver": str(plans[-1].get("solver", "")),
         "deadline_most_s": run.setting("allocation.deadline_s", None),
         "of": len(plans),
-        "traces": [_trace(told[place]) for place in thinned(len(told), TRACES)] if told else [],
+        "traces": [_trace(traced[place]) for place in thinned(len(traced), TRACES)] if traced else [],
     }
 
 
@@ -129,7 +129,7 @@ def _number(plan: dict[str, Any], name: str) -> float:
 
 
 def _trace(plan: dict[str, Any]) -> Part:
-    """The steps of Algorithm 2, or the keep rates that a pace was chosen from."""
+    """The steps of Algorithm 2, or the alternatives from which the fast form chose."""
     steps = [step for step in plan.get("trace") or [] if isinstance(step, dict)]
     others = [other for other in plan.get("alternatives") or [] if isinstance(other, dict)]
     return {

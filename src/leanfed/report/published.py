@@ -1,8 +1,8 @@
-"""Published values beside ours, from the results files that `leanfed reproduce` writes.
+"""Published values for comparison with ours, from the results files of `leanfed reproduce`.
 
 results/NAME/results.json holds `numbers`, each with labels (method, partition, target, quantity), the published value
-and ours. A run of the catalogue is called "method, partition" (older ones "method", on that partition), which is how it
-is found again.
+and ours. A run of the catalogue is named "method, partition" (older ones "method", on that partition), by which it is
+recognised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHARE = "latency over FedPer, equal"
 
 
 class Published:
-    """The numbers of all results files below a folder that speak of a time to a target."""
+    """The numbers of all results files below a folder that are times to a target."""
 
     def __init__(self, folder: Path | None) -> None:
         self.flaws: list[Flaw] = []
@@ -39,7 +39,7 @@ class Published:
                 self.flaws.append(Flaw(str(file), "numbers", "this field is missing or no list"))
 
     def time_to(self, run: RunFiles, target: float) -> dict[str, Any] | None:
-        """The paper's time of a run to a target and its share of FedPer's, where the run is in the catalogue."""
+        """The paper's time to a target for this run and its share of FedPer's; None if it is not in the catalogue."""
         for entry in self._entries:
             if _squeezed(str(run.setting("task.dataset", "?"))) not in _squeezed(str(entry.get("title", ""))):
                 continue
@@ -67,7 +67,7 @@ def _speaks_of(number: Any, run: RunFiles, target: float) -> bool:
 
 
 def _squeezed(text: str) -> str:
-    """Letters and digits only: CIFAR-10 is cifar10."""
+    """Letters and digits only, in lower case: CIFAR-10 becomes cifar10."""
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 

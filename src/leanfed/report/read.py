@@ -1,4 +1,4 @@
-"""Read run folders of any age and health: what is damaged or missing is named, the rest is kept."""
+"""Read run folders of any version, even damaged ones: flaws are listed, and the rest is used."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class Lacking(LeanfedError):
 
 @dataclass(frozen=True)
 class Flaw:
-    """Something that a run folder lacks or holds damaged."""
+    """A part of a run folder that is missing or damaged."""
 
     file: str
     field: str
     message: str
 
     def to_json(self) -> dict[str, str]:
-        """As the page shows it."""
+        """The flaw as plain JSON values."""
         return {"file": self.file, "field": self.field, "message": self.message}
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Everything that could be read of one run folder."""
+    """Everything that could be read from one run folder."""
 
     folder: RunFolder
     settings: dict[str, Any]
     world: dict[str, Any]
     environment: dict[str, Any]
     summary: dict[str, Any]
-    tables: dict[str, pl.DataFrame]  # of `TABLES`, empty where there is nothing
+    tables: dict[str, pl.DataFrame]  # every one of `TABLES`, empty if it is missing
     fleet: pl.DataFrame
     events: list[dict[str, Any]]
     flaws: list[Flaw] = field(default_factory=list)
@@ -58,23 +58,23 @@ class RunFiles:
 
     @property
     def name(self) -> str:
-        """What the settings call the run, else the folder's name."""
+        """The run's name in the settings, else the folder's name."""
         return str(self.settings.get("name") or self.path.name)
 
     @property
     def seed(self) -> int | None:
-        """The seed, where it is known."""
+        """The seed, if it is known."""
         seed = self.settings.get("seed")
         return seed if isinstance(seed, int) else None
 
     @property
     def real(self) -> bool:
-        """Whether a fleet of real devices ran it: only that measures seconds."""
+        """Whether it ran on real devices, recognised by measured seconds."""
         return "elapsed_s" in self.tables["rounds"].columns
 
     @property
     def rounds_done(self) -> int:
-        """Rounds in the table."""
+        """Number of rows in the rounds table."""
         return self.tables["rounds"].height
 
     @property
@@ -88,12 +88,12 @@ class RunFiles:
 
     @cached_property
     def plans(self) -> list[dict[str, Any]]:
-        """The plan events, one a round; after a resume the later one holds."""
+        """The plan events, one per round; if a resumed run planned a round again, the later one."""
         found = {event["round"]: event for event in self.events if event.get("event") == "plan" and "round" in event}
         return [found[number] for number in sorted(found)]
 
     def setting(self, key: str, *default: Any) -> Any:
-        """A setting by its full key; without a default its absence is an error that names it."""
+        """A setting by its full key; without a default, a missing setting raises an error that names it."""
         value: Any = self.settings
         for part in key.split("."):
             if not isinstance(value, Mapping) or part not in value:
@@ -113,7 +113,7 @@ class RunFiles:
         return self.world[name]
 
     def column(self, table: str, name: str) -> Floats:
-        """A column of one of the tables as numbers, NaN where it is empty."""
+        """A column of one of the tables as numbers; empty values are NaN."""
         frame = self.fleet if table == "fleet" else self.tables[table]
         path = self.folder.fleet if table == "fleet" else self.folder.table(table)
         if not frame.width:
@@ -127,24 +127,24 @@ class RunFiles:
         return np.asarray(values.cast(pl.Float64).to_numpy(), dtype=float)
 
     def has(self, table: str, name: str) -> bool:
-        """Whether a column is there with at least one number in it."""
+        """Whether a column exists and has at least one number."""
         try:
             return bool(np.isfinite(self.column(table, name)).any())
         except Lacking:
             return False
 
     def whole(self, table: str, name: str) -> bool:
-        """Whether a column has a number in every row; a run that an older version began may lack the first ones."""
+        """Whether a column has a number in every row; a run started by an older version may lack the first ones."""
         return self.has(table, name) and bool(np.isfinite(self.column(table, name)).all())
 
 
 def read_run(folder: RunFolder) -> RunFiles:
-    """One run folder; nothing in it can stop the others from being shown."""
+    """Read one run folder; whatever is wrong with it becomes a flaw, not an error."""
     flaws: list[Flaw] = []
     old = "not there: an older leanfed did not write it, or it was removed"
     settings: dict[str, Any] = _read(flaws, folder.settings, lambda: read_json(folder.settings), {})
     tables = {name: _table(flaws, folder, name) for name in TABLES}
-    known = None if "elapsed_s" in tables["rounds"].columns else old  # a real fleet keeps its labels and places
+    known = None if "elapsed_s" in tables["rounds"].columns else old  # real devices do not report labels and positions
     return RunFiles(
         folder=folder,
         settings=settings,
@@ -159,7 +159,7 @@ def read_run(folder: RunFolder) -> RunFiles:
 
 
 def _table(flaws: list[Flaw], folder: RunFolder, name: str) -> pl.DataFrame:
-    """One table, from its file or, while the run goes on, from the checkpoint."""
+    """One table, from its file or, during the run, from the checkpoint."""
     if name == "evaluations" and folder.finished and not folder.table(name).is_file():
         flaws.append(Flaw(str(folder.table(name)), "", "not there: an older leanfed did not write it"))
         return pl.DataFrame()
@@ -168,7 +168,7 @@ def _table(flaws: list[Flaw], folder: RunFolder, name: str) -> pl.DataFrame:
 
 
 def _if_there(flaws: list[Flaw], path: Path, read: Callable[[Path], T], otherwise: T, missing: str | None = None) -> T:
-    """A file that may be absent; its absence is a flaw where `missing` says why."""
+    """Read a file that may be absent; its absence is a flaw if `missing` gives a reason."""
     if path.is_file():
         return _read(flaws, path, lambda: read(path), otherwise)
     if missing is not None:
@@ -177,11 +177,11 @@ def _if_there(flaws: list[Flaw], path: Path, read: Callable[[Path], T], otherwis
 
 
 def _read(flaws: list[Flaw], path: Path, read: Callable[[], T], otherwise: T) -> T:
-    """What `read` gives, or `otherwise` and a flaw; whatever a damaged file provokes is that file's flaw."""
+    """The result of `read`; if it fails, `otherwise`, and the error is added to the flaws."""
     try:
         return read()
     except LeanfedError as error:
         flaws.append(Flaw(str(path), "", str(error)))
-    except Exception as error:  # libraries answer damaged bytes with errors of any kind
+    except Exception as error:  # libraries raise errors of any kind for damaged bytes
         flaws.append(Flaw(str(path), "", f"not readable: {type(error).__name__}: {error}"))
     return otherwise

@@ -1,1 +1,1 @@
-"""What we claim: the catalogue of the paper's tables and figures, our runs of them, and who is right."""
+"""Reproduction of the paper's tables and figures: a catalogue, the runs it needs, and verdicts on the claims."""

@@ -1,7 +1,7 @@
-"""The catalogue: every table and figure of the paper as an entry, with what it needs, what it claims and who is right.
+"""The catalogue: every table and figure of the paper as an entry, with the runs it needs and the claims to judge.
 
 An entry is one call of `ENTRIES.add` in a file of reproduction/paper/. It names the runs it needs, turns finished runs
-into numbers and curves, holds the published numbers under the same labels, and lists claims that are judged on both.
+into numbers and curves, holds the published numbers under the same labels, and lists claims judged on both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leanfed.runs.settings import Settings
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a reproduction is: the full one, or a quick one that is labelled as such."""
+    """The size of a reproduction: full, or quick, which is labelled as such."""
 
     seeds: tuple[int, ...]
     quick: bool = False
@@ -27,7 +27,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Job:
-    """One run that an entry needs; `labels` say what its numbers are of."""
+    """One run that an entry needs; `labels` identify its numbers."""
 
     labels: Labels
     settings: Settings
@@ -35,7 +35,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job and the finished run that serves it."""
+    """A job and the finished run that provides its numbers."""
 
     job: Job
     run: FinishedRun
@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a figure: over simulated seconds, or what the form says; in a panel, under a label."""
+    """One curve in a panel of a figure, over simulated seconds or the form's own x axis."""
 
     panel: str
     label: str
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Measured:
-    """What an entry found: values by label and seed, and curves if it is a figure."""
+    """The numbers of an entry's runs: values by labels and seed, and curves if it is a figure."""
 
     values: Sequence[tuple[Labels, int, float | None]]
     lines: Sequence[Line] = ()
@@ -64,9 +64,9 @@ class Claim:
     """A sentence of the paper (or of ours) and how it is judged."""
 
     text: str
-    paper: str  # what the paper has, in a few words
+    paper: str  # the paper's result in a few words
     rule: Rule
-    why: str = ""  # the reason to give where it fails
+    why: str = ""  # the reason given if it fails
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class Form:
 
     rows: tuple[str, ...] = ()  # labels that make up a row's head
     columns: tuple[str, ...] = ()  # labels that make up a column's head
-    block: str = ""  # the label that has a block of rows for each of its values
-    page: tuple[str, ...] = ()  # blocks that the results page shows; all where none is named
+    block: str = ""  # the label whose every value gets its own block of rows
+    page: tuple[str, ...] = ()  # blocks shown on the results page; empty: all
     x_label: str = costs()["latency_s"][1].title
     x_column: str = "seconds"  # its name in curves.parquet
     y_label: str = "test accuracy"
     panels: tuple[str, ...] = ()  # order and captions of the panels
     y_log: bool = False
-    looks: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # label -> colour and dash; else by order
+    looks: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # label -> colour and dash; default: by order
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ class Entry:
     """One table or figure."""
 
     title: str
-    place: str  # where the paper has it
+    place: str  # its place in the paper
     claims: tuple[Claim, ...] = ()
     jobs: Callable[[Scale], Sequence[Job]] = lambda scale: ()
     measure: Callable[[Sequence[Outcome], Scale], Measured] = lambda outcomes, scale: Measured(())
     published: Mapping[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
     form: Form = Form()
     seeds: int = 1  # of a full reproduction
-    first_seed: int = 0  # another where settings were chosen with a look at that one
+    first_seed: int = 0  # not 0 if settings were chosen by looking at seed 0
     settings: str = ""  # what was run: settings file and what differs from it
-    reduced: str = ""  # what is smaller than one would wish, and why
+    reduced: str = ""  # what is smaller than in the paper, and why
 
     def scale(self, seeds: int | None, quick: bool) -> Scale:
         """The full scale or the quick one; `seeds` replaces the number of seeds."""

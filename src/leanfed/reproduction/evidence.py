@@ -20,13 +20,13 @@ from leanfed.results import read_parquet, write_table
 
 FORMAT = 1
 RESULTS, CURVES = "results.json", "curves.parquet"
-ABOUT = ("version", "seeds", "runs", "runs_missing", "failures", "core_minutes")  # what a reproduction took
+ABOUT = ("version", "seeds", "runs", "runs_missing", "failures", "core_minutes")  # facts about a reproduction
 
 
 def write_evidence(
     folder: Path, name: str, entry: Entry, measured: Measured, *, about: dict[str, Any]
 ) -> dict[str, Any]:
-    """All files of one entry; returns what results.json holds. docs/results.md describes it."""
+    """Write all files of one entry; returns the content of results.json, which docs/results.md describes."""
     make_folder(folder)
     book = entry.book(measured)
     results = {
@@ -58,14 +58,14 @@ def write_evidence(
 
 
 def judge_again(folder: Path, entry: Entry) -> dict[str, Any]:
-    """Today's claims and published numbers on the measured numbers of a results file; figures are drawn anew."""
+    """Judge the measured numbers of a results file by the current claims and published numbers; redraws figures."""
     before = read_json(folder / RESULTS)
     measured = replace(measured_of(before), lines=lines_of(folder, entry))
     return write_evidence(folder, before["name"], entry, measured, about={k: before[k] for k in ABOUT})
 
 
 def lines_of(folder: Path, entry: Entry) -> list[Line]:
-    """The curves of a results folder, in the order they were written in."""
+    """The curves of a results folder, in the order in which they were written."""
     if not (folder / CURVES).is_file():
         return []
     groups = read_parquet(folder / CURVES).group_by("panel", "label", maintain_order=True)
@@ -87,20 +87,20 @@ def measured_of(results: dict[str, Any]) -> Measured:
 
 
 def claims_of(entry: Entry, book: Book) -> list[dict[str, Any]]:
-    """Every claim, the paper's words, ours, and the verdict with its reason."""
+    """Every claim with the paper's result, ours, and the verdict with its reason."""
     found = []
     for claim, verdict in entry.judged(book):
-        told = plain(verdict)
-        if told["verdict"] == "fails" and claim.why:
-            told["reason"] = f"{claim.why} ({told['reason']})"
+        judged = plain(verdict)
+        if judged["verdict"] == "fails" and claim.why:
+            judged["reason"] = f"{claim.why} ({judged['reason']})"
         found.append(
-            {"claim": claim.text, "kind": claim.rule.kind, "rule": claim.rule.says(), "paper": claim.paper, **told}
+            {"claim": claim.text, "kind": claim.rule.kind, "rule": claim.rule.says(), "paper": claim.paper, **judged}
         )
     return found
 
 
 def number_of(number: Number) -> dict[str, Any]:
-    """A number as JSON holds it: labels, the published value, each seed's, their mean and range."""
+    """A number for JSON: labels, the published value, each seed's value, their mean and range."""
     values = [value for value in number.ours.values() if value is not None]
     whole = bool(values) and len(values) == len(number.ours)
     return {
@@ -114,7 +114,7 @@ def number_of(number: Number) -> dict[str, Any]:
 
 
 def dumped(results: dict[str, Any]) -> str:
-    """JSON for people: one line for each claim's field and one for each number."""
+    """Readable JSON: one line for each field of a claim and one for each number."""
     numbers = ",\n".join(f"    {json.dumps(number, allow_nan=False)}" for number in results["numbers"])
     rest = json.dumps({**results, "numbers": []}, indent=2, allow_nan=False)
     return rest.replace('"numbers": []', '"numbers": [\n' + numbers + "\n  ]") + "\n"
@@ -164,12 +164,12 @@ def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
         for name in wanted
     ]
     for ending in ("png", "pdf"):
-        # Three in a row leave no place empty, as four in two rows do.
+        # Three in a row leave no place empty, nor do four in two rows.
         draw_panels(folder / f"figure.{ending}", panels, title=entry.title, columns=3 if len(panels) == 3 else 2)
 
 
 def layout(numbers: Sequence[dict[str, Any]], form: dict[str, Any]) -> list[Block]:
-    """Numbers as blocks of a table: ours, with the paper's in brackets."""
+    """Numbers as blocks of a table: ours, followed by the paper's in brackets."""
     blocks: dict[str, dict[str, dict[str, str]]] = {}
     heads: dict[str, dict[str, None]] = {}
     for number in numbers:
@@ -190,7 +190,7 @@ def layout(numbers: Sequence[dict[str, Any]], form: dict[str, Any]) -> list[Bloc
 
 
 def cell_text(number: dict[str, Any]) -> str:
-    """Mean, range where there are several seeds, and the paper's number in brackets."""
+    """Mean, range if there are several seeds, and the paper's number in brackets."""
     ours = "n.r." if number["ours"] else "-"
     if number["mean"] is not None:
         ours = digits(number["mean"])

@@ -1,7 +1,7 @@
 """Rules that judge a claim on numbers: orderings, ratios and trends, seed by seed.
 
-A value of None was not reached (an accuracy that a run never had): as a cost it is larger than any number. What was not
-measured at all is not judged.
+A value of None means that a target was not reached: as a cost it is larger than any number. What was not measured at
+all is not judged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def key_of(labels: Labels) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class Number:
-    """One cell: what it is of, what the paper has, what each seed gave."""
+    """One cell of a table: its labels, the paper's value, and the value of each seed."""
 
     labels: Labels
     published: float | None
@@ -36,7 +36,7 @@ class Number:
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds; nothing where a seed has none."""
+        """The mean over the seeds; None if a seed has no value."""
         values = [value for value in self.ours.values() if value is not None]
         return sum(values) / len(values) if values and len(values) == len(self.ours) else None
 
@@ -49,23 +49,23 @@ class Book:
         self._by_key = {key_of(number.labels): number for number in self.numbers}
 
     def ours(self, labels: Labels) -> Values:
-        """The value of each seed; empty where nothing was measured."""
+        """The value of each seed; empty if nothing was measured."""
         number = self._by_key.get(key_of(labels))
         return {} if number is None else number.ours
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a claim fared."""
+    """The verdict on a claim."""
 
     outcome: Outcome
     ours: str
-    values: tuple[float, ...] = ()  # per seed, where the rule has one number a seed
+    values: tuple[float, ...] = ()  # per seed, if the rule has one number per seed
     reason: str = ""
 
     @classmethod
     def of(cls, holds: bool, ours: str, values: Sequence[float] = (), reason: str = "") -> Verdict:
-        """From a yes or no; the reason is for a no."""
+        """A verdict from whether the claim holds; the reason is used only if it does not."""
         return cls("holds" if holds else "fails", ours, tuple(values), "" if holds else reason)
 
 
@@ -73,13 +73,13 @@ NOT_MEASURED = Verdict("not judged", "not measured", reason="the runs it needs a
 
 
 class Rule(ABC):
-    """How a claim is judged."""
+    """A rule by which a claim is judged."""
 
     kind: str
 
     @abstractmethod
     def judge(self, book: Book) -> Verdict:
-        """The verdict on a book of numbers."""
+        """The verdict on these numbers."""
 
     @abstractmethod
     def says(self) -> str:
@@ -98,7 +98,7 @@ class Ratio(Rule):
     kind = "ratio"
 
     def judge(self, book: Book) -> Verdict:
-        """A ratio whose a is not reached fails; one whose b is not reached is not judged."""
+        """A ratio fails if a was not reached; it is not judged if b was not reached."""
         a, b = book.ours(self.a), book.ours(self.b)
         seeds = sorted(a.keys() & b.keys())
         if not seeds:
@@ -133,7 +133,7 @@ class Less(Rule):
     kind = "ordering"
 
     def judge(self, book: Book) -> Verdict:
-        """What is not reached counts as larger than any number; two of them are not in order."""
+        """What was not reached counts as larger than any number; if neither was reached, the rule fails."""
         a, b = book.ours(self.a), book.ours(self.b)
         seeds = sorted(a.keys() & b.keys())
         if not seeds:
@@ -161,7 +161,7 @@ class Bound(Rule):
     kind = "bound"
 
     def judge(self, book: Book) -> Verdict:
-        """What is not reached is above every bound."""
+        """What was not reached is above every bound."""
         values = book.ours(self.a)
         if not values:
             return NOT_MEASURED
@@ -193,7 +193,7 @@ class Trend(Rule):
     kind = "trend"
 
     def judge(self, book: Book) -> Verdict:
-        """Ends are compared too: a series that stays where it is has no trend."""
+        """The first and last means are compared too: a constant series has no trend."""
         columns = [book.ours(labels) for labels in self.series]
         if not all(columns):
             return NOT_MEASURED
@@ -215,17 +215,17 @@ class Trend(Rule):
 @final
 @dataclass(frozen=True)
 class Every(Rule):
-    """All of several rules hold; what is not judged stands aside unless nothing is."""
+    """All of several rules hold; rules that cannot be judged are ignored unless that is all of them."""
 
     rules: tuple[Rule, ...]
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        """The kind of its parts."""
+        """The kind of the rules in it."""
         return self.rules[0].kind
 
     def judge(self, book: Book) -> Verdict:
-        """Says how many hold, the parts' own numbers, and the reasons of those that fail."""
+        """States how many rules hold, their numbers, and the reasons of those that fail."""
         parts = [rule.judge(book) for rule in self.rules]
         judged = [part for part in parts if part.outcome != "not judged"]
         if not judged:
@@ -254,7 +254,7 @@ def phrase(labels: Labels) -> str:
 
 
 def compared(a: Labels, b: Labels) -> str:
-    """Two sets of labels as a phrase that says what they share once.
+    """Two sets of labels as a phrase in which common labels appear once.
 
     >>> compared({"method": "x", "partition": "p"}, {"method": "y", "partition": "p"})
     'p, x against y'
@@ -277,7 +277,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def average(values: Iterable[float]) -> str:
-    """The mean in four digits, of the seeds that reached it.
+    """The mean in four digits over the seeds that reached the target.
 
     >>> average([2.0, 3.0]), average([2.0, math.inf]), average([math.inf])
     ('2.5', '2 in 1 of 2 seeds', 'not reached')
@@ -295,7 +295,7 @@ def _cost(value: float | None) -> float:
 
 
 def plain(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON holds it."""
+    """A verdict as plain values for JSON."""
     return {
         "verdict": verdict.outcome,
         "ours": verdict.ours,

@@ -1,8 +1,8 @@
-"""Finished runs, found by what they are: two runs whose settings cannot give different results are one.
+"""Finished runs, found by their settings: runs whose settings cannot give different results have the same key.
 
-The key of a run is its resolved settings without what changes nothing (its name, threads, checkpoints) and without what
-only says where it ends or is looked at (rounds, evaluation, the accuracy at which it stops). A run goes on after a stop
-bit for bit, so a longer run of the same key holds every shorter one; where plans look ahead to the end of the run, the
+The key of a run is its resolved settings without those that change nothing (name, threads, checkpoints) and those
+that only say when it ends or is evaluated (rounds, evaluation, the accuracy at which it stops). Rounds do not depend on
+later ones, so a longer run contains every shorter one of the same key; if plans depend on the length of the run, the
 number of rounds is part of the key.
 """
 
@@ -25,7 +25,7 @@ from leanfed.runs.recost import learning_part, recost
 from leanfed.runs.settings import Settings
 
 ENDS = ("name", "rounds", "evaluation")
-OWN = ("rule", "bandwidth")  # all of [allocation] that a method with its own rates feels
+OWN = ("rule", "bandwidth")  # keys of [allocation] that matter to a method with its own rates
 
 
 def content_key(settings: Settings) -> str:
@@ -40,24 +40,24 @@ def job_digest(settings: Settings) -> str:
 
 
 def learning_key(settings: Settings) -> str | None:
-    """A digest of everything that can change what is learned; nothing where rates are planned by the radio."""
+    """A digest of everything that can change what is learned; None if rates depend on the radio."""
     return _digest(learning_part(_content(settings.resolved()))) if settings.allocation.rule == "own" else None
 
 
 def _content(values: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in values.items() if name not in ENDS}
-    allocation = _felt(values["allocation"])
+    allocation = _relevant(values["allocation"])
     horizon = values["rounds"] if _looks_ahead(allocation) else None
     return {**kept, "allocation": allocation, "run": {"engine": values["run"]["engine"]}, "horizon": horizon}
 
 
-def _felt(allocation: Mapping[str, Any]) -> dict[str, Any]:
+def _relevant(allocation: Mapping[str, Any]) -> dict[str, Any]:
     """The part of [allocation] that its rule reads."""
     return {k: v for k, v in allocation.items() if allocation["rule"] == "joint" or k in OWN}
 
 
 def _looks_ahead(allocation: Mapping[str, Any]) -> bool:
-    """Whether plans depend on how many rounds there will be: then a longer run is another run."""
+    """Whether plans depend on the number of rounds, so that a longer run has other rounds."""
     return bool(allocation.get("settle")) or allocation.get("energy_total_j") is not None
 
 
@@ -66,27 +66,27 @@ def _digest(values: Mapping[str, Any]) -> str:
 
 
 def kept_settings(folder: RunFolder) -> Settings | None:
-    """The settings of a run folder as today's defaults complete them; nothing where they are no longer understood.
+    """The settings of a run folder, completed by the current defaults; None if they are no longer valid.
 
-    The fast form is ours and grows: a run of it that was made before a setting existed did not follow it, so its
-    settings are not completed.
+    The fast form gains settings over time, and a run made before a setting existed did not follow its default, so
+    settings of that form are not completed.
     """
     try:
         values = folder.read_settings()
-        felt = _felt(values["allocation"])
+        felt = _relevant(values["allocation"])
         found = Settings.from_values({**values, "allocation": felt}, str(folder.settings))
     except (LeanfedError, KeyError):
         return None
     if felt["rule"] == "joint" and felt["form"] == "fast":
         today = found.resolved()
-        known = _felt(today["allocation"]).keys(), today["algorithm"].keys()
+        known = _relevant(today["allocation"]).keys(), today["algorithm"].keys()
         return found if known == (felt.keys(), values["algorithm"].keys()) else None
     return found
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run as it would have been under the settings that are asked for."""
+    """A finished run, cut to what it would have been under the requested settings."""
 
     settings: Settings
     folder: RunFolder
@@ -94,7 +94,7 @@ class FinishedRun:
 
     @property
     def core_seconds(self) -> float:
-        """What the rounds that are used took when they were computed."""
+        """Core seconds that the used rounds took when they were computed."""
         spent = {
             event["round"]: event["seconds"]["total"]
             for event in self.folder.read_events()
@@ -105,7 +105,7 @@ class FinishedRun:
 
 @dataclass
 class RunLibrary:
-    """All finished runs beneath a folder, however deep."""
+    """All finished runs below a folder, at any depth."""
 
     folder: Path
     _known: dict[str, list[RunFolder]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class RunLibrary:
             self.add(RunFolder(path.parent))
 
     def add(self, folder: RunFolder) -> None:
-        """Take in one more run, if it is finished."""
+        """Add a run, if it is finished."""
         settings = kept_settings(folder) if folder.finished else None
         if settings is not None:
             self._known.setdefault(content_key(settings), []).append(folder)
@@ -124,7 +124,7 @@ class RunLibrary:
                 self._learned.setdefault(learned, []).append(folder)
 
     def find(self, wanted: Settings) -> FinishedRun | None:
-        """A run that serves, cut to what the wanted one would have seen."""
+        """A finished run that contains the wanted one, cut to its rounds and evaluations."""
         for folder in self._known.get(content_key(wanted), ()):
             rounds = _as_wanted(folder, wanted)
             if rounds is not None:
@@ -132,26 +132,26 @@ class RunLibrary:
         return None
 
     def charge(self, wanted: Settings, data_dir: Path | None) -> bool:
-        """Serve a run from one that learned the same on another radio, charged again; whether there was one."""
+        """Make a run from one that learned the same on another radio, with new costs; returns whether there was one."""
         for folder in self._learned.get(learning_key(wanted) or "", ()):
             if _as_wanted(folder, wanted) is not None:
                 kept = kept_settings(folder)
                 ends = {name: getattr(kept, name) for name in (*ENDS[1:], "run")}
                 home = self.home_of(wanted)
-                shutil.rmtree(home, ignore_errors=True)  # one that was stopped half-way
+                shutil.rmtree(home, ignore_errors=True)  # left by an interrupted attempt
                 recost(folder.path, wanted.model_copy(update=ends), home, data_dir=data_dir)
                 self.add(RunFolder(home))
                 return True
         return False
 
     def home_of(self, settings: Settings) -> Path:
-        """Where a run of these settings is kept when it is made here."""
+        """The folder for a run of these settings."""
         words = "".join(letter if letter.isalnum() else " " for letter in settings.name.lower()).split()
         return self.folder / f"{'-'.join(words)}-{job_digest(settings)[:10]}"
 
 
 def _as_wanted(folder: RunFolder, wanted: Settings) -> pl.DataFrame | None:
-    """The rounds of a run at the wanted evaluations up to the wanted end, or nothing where it falls short."""
+    """The rounds of a run at the wanted evaluations up to the wanted end, or None if it does not cover them."""
     kept = read_json(folder.settings)["evaluation"]
     every, rounds = wanted.evaluation.every, folder.read_table("rounds")
     if kept.get("renew_statistics", 0) != wanted.evaluation.renew_statistics:

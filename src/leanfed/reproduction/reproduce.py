@@ -1,4 +1,4 @@
-"""Reproduce entries of the catalogue: run what is missing, keep what is finished, judge, write."""
+"""Reproduce entries of the catalogue: carry out missing runs, judge the claims, write the results."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Request:
     out: Path = Path("results")
     seeds: int | None = None
     quick: bool = False
-    train: bool = True  # False: judge on the runs that are finished, or that can be charged from them
+    train: bool = True  # False: use only finished runs and those that can be recharged from them
     processes: int | None = None
     data_dir: Path | None = None
 
     @property
     def folder(self) -> Path:
-        """Where results go; quick ones never stand among full ones."""
+        """The results folder; quick results are kept apart from full ones."""
         return self.out / "quick" if self.quick else self.out
 
     @property
@@ -46,7 +46,7 @@ class Request:
         return (self.out.parent if beside else self.folder) / "RESULTS.md"
 
     def entries(self) -> dict[str, tuple[Entry, Scale]]:
-        """The entries that are asked for; all where none is named."""
+        """The requested entries; all if none is named."""
         chosen = {name: ENTRIES[name] for name in self.names or ENTRIES}
         return {name: (entry, entry.scale(self.seeds, self.quick)) for name, entry in chosen.items()}
 
@@ -63,7 +63,7 @@ SILENT = Watch()
 
 
 def reproduce(request: Request, watch: Watch = SILENT) -> list[dict[str, Any]]:
-    """Carry out, judge and write; returns the content of each results.json."""
+    """Carry out missing runs, judge and write; returns the content of each results.json."""
     entries = request.entries()
     library = RunLibrary(request.runs)
     jobs = {name: list(e.jobs(scale)) for name, (e, scale) in entries.items()}
@@ -76,7 +76,7 @@ def reproduce(request: Request, watch: Watch = SILENT) -> list[dict[str, Any]]:
 
 
 def judge_again_all(request: Request) -> list[dict[str, Any]]:
-    """Judge the numbers of the results files that are there by today's claims; no run is needed."""
+    """Judge the numbers in existing results files by the current claims, without any runs."""
     there = [(name, e) for name, (e, _) in request.entries().items() if read_results(request.folder / name)]
     written = [judge_again(request.folder / name, entry) for name, entry in there]
     write_page(request.folder, request.page)
@@ -84,7 +84,7 @@ def judge_again_all(request: Request) -> list[dict[str, Any]]:
 
 
 def missing(jobs: Sequence[Job], library: RunLibrary) -> list[Settings]:
-    """Runs that nothing finished serves: of those that share a content, the one that serves the others too."""
+    """Runs that no finished run provides: of those with the same content key, the one that contains the others."""
     wanted: dict[str, Settings] = {}
     for job in jobs:
         if library.find(job.settings) is None:
@@ -94,17 +94,17 @@ def missing(jobs: Sequence[Job], library: RunLibrary) -> list[Settings]:
 
 
 def _demand(settings: Settings) -> tuple[float, int, int]:
-    """How much of a run is asked for."""
+    """The length of a run, for comparison with others of the same content."""
     return (settings.run.stop_at_accuracy or 2.0, settings.rounds, -settings.evaluation.every)
 
 
 def _cores() -> int:
-    """Cores that this process may use, where the system tells (Linux); else all."""
+    """Cores that this process may use, if the system says so (Linux); else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run_missing(jobs: Sequence[Job], library: RunLibrary, request: Request, watch: Watch) -> list[str]:
-    """Carry out runs until everything that is asked for is served."""
+    """Carry out runs until every job has one; returns the failures."""
     failures: list[str] = []
     tried: set[str] = set()
     processes = request.processes or _cores()
@@ -127,7 +127,7 @@ def _run_missing(jobs: Sequence[Job], library: RunLibrary, request: Request, wat
 
 
 def _one_of_each_learning(wanted: Iterable[Settings]) -> list[Settings]:
-    """Of runs that differ only in what they are charged for, the first: the others are charged from it."""
+    """The first of the runs that differ only in their costs; the others are recharged from it."""
     chosen: dict[str, Settings] = {}
     for settings in wanted:
         chosen.setdefault(learning_key(settings) or content_key(settings), settings)
@@ -135,7 +135,7 @@ def _one_of_each_learning(wanted: Iterable[Settings]) -> list[Settings]:
 
 
 def _seconds(left: Sequence[Settings], request: Request) -> float:
-    """What the missing runs would take one after another: one of each kind is tried for a round."""
+    """Estimated seconds of the missing runs one after another; one of each kind is timed for a round."""
     rates: dict[tuple[str, str, int], float] = {}
     total = 0.0
     for settings in left:
@@ -178,7 +178,7 @@ def _judge(
 
 
 def listed(out: Path) -> list[dict[str, Any]]:
-    """Every entry with what it needs and what is known of it."""
+    """Every entry with the runs it needs and its known results."""
     rows = []
     for name in ENTRIES:
         entry = ENTRIES[name]

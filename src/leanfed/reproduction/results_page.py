@@ -1,4 +1,4 @@
-"""The generated page RESULTS.md: claim, command, paper, ours, verdict, minutes. It is made from results files alone."""
+"""The generated page RESULTS.md: claim, command, paper, ours, verdict, minutes. It is made from results files only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ that shows that everything works. It is not evidence; RESULTS.md of the full ver
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """What results.json of an entry holds, or nothing where there is none."""
+    """The content of an entry's results.json, or None if there is none."""
     path = folder / RESULTS
     return read_json(path) if path.is_file() else None
 
@@ -68,7 +68,7 @@ def _overview(known: Sequence[dict[str, Any]]) -> str:
     return markdown(Block("", ["in the paper", "command", "claims", "seeds", "minutes"], rows)) + "\n"
 
 
-LARGER = {  # entry -> what its runs ended with
+LARGER = {  # entry -> the quantity of its final scores
     "cifar10-personal": FINAL,
     "cifar10-accuracy": FINAL,
     "svhn-accuracy": FINAL,
@@ -78,7 +78,7 @@ LARGER = {  # entry -> what its runs ended with
 
 
 def readme_table(results: dict[str, Any]) -> str:
-    """The cost table's latencies as shares of FedPer's on equal bandwidth, means over seeds; the README shows it."""
+    """The table in the README of latencies as shares of FedPer's on equal bandwidth, means over seeds."""
     quantity = "latency over FedPer, equal"
     cells: dict[str, dict[tuple[str, str], str]] = {}
     for number in results["numbers"]:
@@ -97,7 +97,7 @@ def readme_table(results: dict[str, Any]) -> str:
 
 
 def larger_table(folder: Path) -> str:
-    """Where the larger models ended beside what naming each client's largest class gets; the README shows it."""
+    """The table in the README of the larger models' final scores and the majority guess."""
     rows = []
     for entry, quantity in LARGER.items():
         numbers = (read_results(folder / entry) or {"numbers": []})["numbers"]

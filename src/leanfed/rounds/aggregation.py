@@ -1,4 +1,4 @@
-"""What the server makes of a round's uploads: one update out of many, by a rule that is chosen by name."""
+"""How the server combines a round's uploads into one update, by a rule chosen by name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from leanfed.rounds.exchange import STATISTICS, Answers
 
 
 class Aggregation(Section):
-    """A rule of aggregation: its settings, and how it combines uploads.
+    """An aggregation rule: its settings, and how it combines uploads.
 
-    The smallest that works, the largest of every entry:
+    A small example that takes the largest value of every entry:
 
     >>> import numpy as np
     >>> class Largest(Aggregation):
@@ -35,11 +35,11 @@ class Aggregation(Section):
     """
 
     single_uploads: ClassVar[bool] = True
-    """Whether the rule must see every upload by itself; one that does not is served by sums, which are faster."""
+    """Whether the rule needs every upload by itself; if not, engines pass it a sum, which is faster."""
 
     @abstractmethod
     def combine(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Tensor:
-        """(size,) from the uploads of a round and their weights gamma_n, in the order of the plan."""
+        """The update (size,) from the uploads of a round and their weights gamma_n, in the order of the plan."""
 
 
 AGGREGATIONS: Final[Registry[type[Aggregation]]] = Registry("aggregation rule")
@@ -48,9 +48,9 @@ AGGREGATIONS: Final[Registry[type[Aggregation]]] = Registry("aggregation rule")
 @final
 @AGGREGATIONS.register("mean")
 class WeightedMean(Aggregation):
-    """sum of gamma_n g_n / sum of gamma_n over those who took part; what was not sent counts as zero.
+    """sum of gamma_n g_n / sum of gamma_n over the participants; entries that were not sent count as zero.
 
-    Eq. (6) has the sum over all clients, where the gammas add to one.
+    Eq. (6) sums over all clients, whose gammas add up to one.
     """
 
     name: Literal["mean"] = "mean"
@@ -64,7 +64,7 @@ class WeightedMean(Aggregation):
 
 
 def divided(total: Tensor, gamma: Floats) -> Tensor:
-    """A weighted sum of `compression.exact` as a mean (float32); zero where no weight is."""
+    """The mean (float32) from a weighted sum of `compression.exact`; zero if all weights are zero."""
     weight = math.fsum(gamma)
     return (total / weight if weight > 0 else total).to(torch.float32)
 
@@ -72,7 +72,7 @@ def divided(total: Tensor, gamma: Floats) -> Tensor:
 def update_server(
     algorithm: Algorithm, rule: Aggregation, server: ServerState, answers: Answers, training: Training, number: int
 ) -> ServerState:
-    """The server after a round: uploads combined by the rule, then the method's step along them."""
+    """The server's state after a round: combine the uploads by the rule, then take the method's step."""
     if answers.total is not None:
         mean = divided(answers.total, answers.gamma)
     else:

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent: files first, then one manifest that vouches for them, then the broom."""
+"""Atomic checkpoints: write the files, then a manifest with their checksums, then delete outdated files."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from leanfed.rounds.loop import Progress
 from leanfed.rounds.world import World
 
 MANIFEST = "manifest.json"
-MOST_PARTS = 24  # files of one kind before they are merged
-LARGE_BYTES = 1 << 20  # of one client's state: from here on every client has a file of its own
+MOST_PARTS = 24  # of one kind, before they are merged into one file
+LARGE_BYTES = 1 << 20  # of one client's state; from this size on, every client has its own file
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Checkpoints:
     """The checkpoint folder of one run.
 
-    A save writes the server with the clients that changed, and the new rows, under names of their own, and replaces
-    the manifest in one step; files that it no longer names are swept. At any instant the manifest on disk describes a
-    whole state. Writing happens beside the next round, from copies; `wait` before relying on the disk.
+    A save writes the server, the clients that changed and the new rows to new files, replaces the manifest in one step,
+    and deletes the files that the manifest no longer names. At any instant the manifest on disk describes a complete
+    state. Copies are written in the background while the next round runs; call `wait` before relying on the disk.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self.folder = folder
         self.fingerprint = fingerprint
-        self._sums: dict[str, str] = {}  # file -> SHA-256
+        self._sums: dict[str, str] = {}  # file name -> SHA-256
         self._live: dict[str, list[int]] = {}  # state file -> clients whose newest state it holds
-        self._rows: list[str] = []  # files of rows in order
-        self.extra: dict[str, Any] = {}  # what the last load found beside the state
+        self._rows: list[str] = []  # files of rows, oldest first
+        self.extra: dict[str, Any] = {}  # the extra values of the last load
         self._writer = ThreadPoolExecutor(1, "leanfed-checkpoint")
         self._writing: Future[None] | None = None
 
     def save(self, progress: Progress, tables: Mapping[str, pl.DataFrame], extra: dict[str, Any] | None = None) -> None:
-        """Begin to make `progress`, the rows since the last save and `extra` (plain values) durable."""
+        """Start saving `progress`, the rows since the last save, and `extra` (plain values)."""
         self.wait()
         store, chosen = progress.clients, sorted(progress.clients.changed)
         if store.bytes_per_client >= LARGE_BYTES:
@@ -61,20 +61,20 @@ class Checkpoints:
         self._writing = self._writer.submit(self._write_all, progress.round, arrays, chosen, dict(tables), extra or {})
 
     def wait(self) -> None:
-        """Return when the last save is on disk, or raise what stopped it."""
+        """Block until the last save is on disk; raise its error if it failed."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def close(self) -> None:
-        """Wait for the last save, then let the writer go."""
+        """Wait for the last save, then stop the writer thread."""
         try:
             self.wait()
         finally:
             self._writer.shutdown()
 
     def load(self, world: World) -> Progress | None:
-        """The newest whole state, or nothing when there is none yet."""
+        """The newest complete state, or None if there is none yet."""
         if not (self.folder / MANIFEST).is_file():
             return None
         manifest = read_json(self.folder / MANIFEST)
@@ -91,9 +91,9 @@ class Checkpoints:
         return {name: read_rows([self.folder / part for part in self._rows], name) for name in TABLES}
 
     def _save_apart(self, number: int, store: ClientStore, chosen: list[int]) -> None:
-        """Large states: a file for each client that changed, written here and now, so that one is in memory at a time.
+        """Write one file per changed client, in this thread, so that only one large state is in memory at a time.
 
-        No file is ever merged with others, so a save never writes more than what changed.
+        These files are never merged, so a save writes only what changed.
         """
         for client in chosen:
             name = f"client-{client:06d}-{number:06d}.safetensors"
@@ -108,7 +108,7 @@ class Checkpoints:
         tables: dict[str, pl.DataFrame],
         extra: dict[str, Any],
     ) -> None:
-        """State, rows, manifest, broom; in the writer's thread."""
+        """Write state, rows and manifest, then delete outdated files; runs in the writer thread."""
         state, rows = f"state-{number:06d}.safetensors", f"rows-{number:06d}.safetensors"
         self._write(state, arrays)
         if chosen:
@@ -130,7 +130,7 @@ class Checkpoints:
         self._sweep(named | {MANIFEST})
 
     def _check(self, manifest: dict[str, Any]) -> None:
-        """Refuse a damaged checkpoint, or one of other data."""
+        """Refuse a checkpoint that is damaged or was made with other data."""
         if manifest.get("fingerprint") != self.fingerprint:
             raise StorageError(
                 f"The checkpoint in {self.folder} was made with other data or another split of it. "
@@ -142,7 +142,7 @@ class Checkpoints:
                 raise StorageError(f"{path} is missing or damaged. Restore it from a copy, or start a new run.")
 
     def _save_rows(self, name: str, tables: dict[str, pl.DataFrame]) -> None:
-        """Write the new rows, if there are any; many files become one."""
+        """Write the new rows, if there are any; from MOST_PARTS files on, merge them into one."""
         if all(table.is_empty() for table in tables.values()):
             return
         parts = [part for part in self._rows if part != name]
@@ -169,14 +169,13 @@ class Checkpoints:
                 raise StorageError(f"{path} is damaged ({error}). Start a new run.") from error
 
     def _sweep(self, named: set[str]) -> None:
-        """Remove files that the manifest does not name."""
         for path in self.folder.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)
 
 
 def _state_arrays(progress: Progress, clients: list[int]) -> Arrays:
-    """Server and clients under one set of names, in the order of the names."""
+    """The states of the server and of these clients as arrays, sorted by name."""
     server = progress.server
     tensors = {"server.shared": server.shared}
     tensors |= {f"server.memory.{name}": tensor for name, tensor in server.memory.items()}
@@ -186,7 +185,6 @@ def _state_arrays(progress: Progress, clients: list[int]) -> Arrays:
 
 
 def _client_arrays(store: ClientStore, clients: Iterable[int]) -> Arrays:
-    """What some clients hold."""
     return {f"client.{name}": tensor.numpy() for name, tensor in store.snapshot(clients).items()}
 
 
@@ -195,12 +193,12 @@ def _server_state(tensors: dict[str, Tensor]) -> ServerState:
 
 
 def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, without it."""
+    """The tensors whose names begin with a prefix, which is removed."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _replaced(live: dict[str, list[int]], newest: str, clients: list[int]) -> dict[str, list[int]]:
-    """Which file holds the newest state of which clients, after a file with `clients` was added."""
+    """File -> clients whose newest state it holds, after the file `newest` with `clients` was added."""
     gone = set(clients)
     left = {file: [c for c in held if c not in gone] for file, held in live.items() if file != newest}
     return {**{file: held for file, held in left.items() if held}, newest: clients}

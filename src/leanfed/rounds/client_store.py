@@ -1,4 +1,4 @@
-"""The states of all clients as one matrix per name, in memory or, above a limit, on disk."""
+"""The states of all clients as one matrix per name, in memory or, above a size limit, on disk."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor
 from leanfed.algorithms.contract import PRIVATE, ClientState
 from leanfed.files import explained
 
-MEMORY_LIMIT_BYTES = 1 << 30  # of all matrices; one that would pass it lives in a file of its own
+MEMORY_LIMIT_BYTES = 1 << 30  # of all matrices together; a matrix that would exceed it is stored in a file
 
 
 class ClientStore:
-    """Private weights and memories of N clients; a client starts when it is first asked for."""
+    """Private weights and memories of N clients; a client's state is initialised on first access."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class ClientStore:
         self.clients = clients
         self._start = start
         self._limit = MEMORY_LIMIT_BYTES if memory_limit_bytes is None else memory_limit_bytes
-        self._scratch = scratch  # folder of the files; the system's temporary one, often in memory itself, when None
-        self._pages: list[mmap.mmap] = []  # of the matrices that live in files
+        self._scratch = scratch  # folder of the files; None: the system's temporary folder, which may be in memory
+        self._pages: list[mmap.mmap] = []  # of the matrices stored in files
         self._in_memory = 0  # bytes
         self._matrices: dict[str, Tensor] = {}  # name -> (clients, size)
         self._holds: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}  # name -> (clients,)
-        self.changed: set[int] = set()  # since the last checkpoint
+        self.changed: set[int] = set()  # clients written since the last checkpoint
 
     def __getitem__(self, client: int) -> ClientState:
         """A copy of one client's state."""
@@ -52,31 +52,31 @@ class ClientStore:
 
     @property
     def bytes_per_client(self) -> int:
-        """Of one client's row in every matrix."""
+        """Size of one client's rows in all matrices."""
         return sum(4 * matrix.shape[1] for matrix in self._matrices.values())
 
     def names(self) -> tuple[str, ...]:
-        """What clients hold something of."""
+        """Names under which at least one client has a row."""
         return tuple(self._matrices)
 
     def width(self, name: str) -> int:
-        """Values per client under a name."""
+        """Values per client under this name."""
         return self._matrices[name].shape[1]
 
     def held_rows(self, name: str) -> Iterator[tuple[int, Tensor]]:
-        """(client, row) of those who hold something under a name, one in memory at a time."""
+        """(client, row) for every client that has a row under this name, with one row in memory at a time."""
         for client in np.flatnonzero(self._holds[name]).tolist():
             yield client, self._matrices[name][client].clone()
             self._release()
 
     def started(self) -> list[int]:
-        """Clients whose state is held."""
+        """Clients whose state was initialised."""
         return [] if PRIVATE not in self._holds else np.flatnonzero(self._holds[PRIVATE]).tolist()
 
     def rows(self, name: str, size: int) -> Tensor:
-        """The (clients, size) matrix of a name, for work on many clients at once.
+        """The (clients, size) matrix of this name, for working on many clients at once.
 
-        `start_all` before; then `gather` and `scatter`, or the matrix itself; `mark` after.
+        Call `start_all` first, then use `gather` and `scatter` or the matrix itself, and call `mark` at the end.
         """
         if name not in self._matrices:
             self._matrices[name] = self._allocate(size)
@@ -84,35 +84,35 @@ class ClientStore:
         return self._matrices[name]
 
     def start_all(self, clients: Iterable[int]) -> None:
-        """Make sure that these clients have started."""
+        """Initialise the states of these clients where that has not happened yet."""
         for client in clients:
             if not self._has(PRIVATE, client):
                 self._write(client, self._start(client))
 
     def gather(self, name: str, clients: Sequence[int]) -> Tensor:
-        """A copy of these clients' rows; zeros where a client has nothing under this name."""
+        """A copy of these clients' rows; zeros for a client that has no row under this name."""
         rows, held = self._matrices[name][list(clients)], self._holds[name][list(clients)]
         if not held.all():
             rows[torch.from_numpy(~held)] = 0
         return rows
 
     def scatter(self, name: str, clients: Sequence[int], rows: Tensor) -> None:
-        """Write these clients' rows; `mark` goes with it. Different clients may be written from different threads."""
+        """Write these clients' rows; call `mark` afterwards. Threads may write different clients at the same time."""
         self._matrices[name][list(clients)] = rows
 
     def mark(self, clients: Iterable[int], names: Iterable[str]) -> None:
-        """Note that these rows were written."""
+        """Record that these rows were written."""
         listed = list(clients)
         for name in names:
             self._holds[name][listed] = True
         self.changed.update(listed)
 
     def holds(self, name: str, client: int) -> bool:
-        """Whether a client has something under this name."""
+        """Whether a client has a row under this name."""
         return self._has(name, client)
 
     def snapshot(self, clients: Iterable[int]) -> dict[str, Tensor]:
-        """A copy of what these clients hold: `name` -> (holders, size) and `name.clients` -> (holders,)."""
+        """A copy of these clients' rows: `name` -> (holders, size) and `name.clients` -> (holders,) client numbers."""
         listed, copies = np.fromiter(clients, dtype=np.int64), {}
         for name, matrix in self._matrices.items():
             holders = listed[self._holds[name][listed]]
@@ -122,7 +122,7 @@ class ClientStore:
         return copies
 
     def restore(self, snapshot: Mapping[str, Tensor], clients: Iterable[int]) -> None:
-        """Put back these clients of a snapshot."""
+        """Write these clients' rows back from a snapshot."""
         wanted = np.fromiter(clients, dtype=np.int64)
         for name in (key for key in snapshot if not key.endswith(".clients")):
             holders, matrix = snapshot[f"{name}.clients"].numpy(), snapshot[name]
@@ -144,7 +144,7 @@ class ClientStore:
         self._release()
 
     def _release(self) -> None:
-        """Let the system have the pages of the files back; their content stays with the files."""
+        """Free the memory pages of the files; their content stays on disk."""
         for pages in self._pages:
             if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
                 pages.madvise(mmap.MADV_DONTNEED)
@@ -154,11 +154,11 @@ class ClientStore:
         if self._in_memory + needed <= self._limit:
             self._in_memory += needed
             return torch.zeros(self.clients, size)
-        # An unnamed file: it goes when the process goes, however that happens.
+        # An unnamed file: the system deletes it when the process ends, even after a crash.
         folder = self._scratch or Path(tempfile.gettempdir())
         with explained(folder), tempfile.TemporaryFile(prefix=".leanfed-clients-", dir=folder) as file:
             file.truncate(needed)
-            if hasattr(os, "posix_fallocate"):  # a full disk is told now, not by a crash later
+            if hasattr(os, "posix_fallocate"):  # a full disk raises an error now instead of a crash later
                 os.posix_fallocate(file.fileno(), 0, needed)
             pages = mmap.mmap(file.fileno(), needed)
         self._pages.append(pages)

@@ -1,4 +1,4 @@
-"""What a round costs its clients: the fleet's state and the work done become seconds, joules, bits and FLOPs."""
+"""What a round costs its clients in seconds, joules, bits and FLOPs, from the state of the fleet and the work done."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVER_CLIENTS: Final[dict[str, Callable[[Floats], Any]]] = {"sum": np.sum, "max":
 
 
 class RadioSettings(Section):
-    """The radio and the devices, as in the paper's parameter table; what it leaves open is tagged in the text."""
+    """The radio and the devices, as in the paper's parameter table; values it does not give are marked as assumed."""
 
     fleet: FleetSettings = Field(default_factory=FleetSettings)
     """How devices are drawn each round."""
@@ -35,8 +35,8 @@ class RadioSettings(Section):
     cycles_per_sample: float = Field(default=8e6, gt=0)
     """C, CPU cycles for one sample on the whole model (assumed; the paper does not say)."""
     head_step: Literal["operations", "weights"] = "operations"
-    """What a head's further steps on a batch are charged as, which the paper does not know: their multiply-adds over
-    the model's, or their weights over the model's as in Eq. (12)."""
+    """How a head's further steps on a batch, which the paper does not have, are charged: by their share of the model's
+    multiply-adds, or by their share of its weights as in Eq. (12)."""
     payload: Literal["exact", "paper"] = "exact"
     """The bits that latency and energy are charged for: the exact count, or the paper's S."""
     value_bits: Literal[16, 32, 64] = 32
@@ -53,7 +53,7 @@ class RadioSettings(Section):
         return self
 
     def open_fleet(self, clients: int, seed: int) -> Fleet:
-        """The devices of a run: one for each client."""
+        """The devices of a run, one per client."""
         if self.fleet.devices not in (clients, FleetSettings().devices):
             raise SettingsError(
                 f"radio.fleet.devices = {self.fleet.devices}, but there are {clients} clients. Leave devices out."
@@ -71,10 +71,10 @@ class RoundBill:
     cost: RoundCost
     exact_bits: Floats
     paper_bits: Floats
-    coded_bits: Floats | None  # where the codec is on
+    coded_bits: Floats | None  # None without the codec
 
     def round_row(self) -> dict[str, Any]:
-        """Columns of the rounds table: the clients', added up as the schema says, and what the round has by itself."""
+        """Columns of the rounds table: the clients' columns, aggregated as the schema says, and the round's own."""
         row = {name: _over_clients(name, values) for name, values in self.client_columns().items()}
         row = {name: value for name, value in row.items() if SCHEMA[name].over_clients != "none"}
         row |= {} if self.coded_bits is not None else {"coded_bits": None}
@@ -96,7 +96,7 @@ class RoundBill:
 
 
 def _over_clients(name: str, values: Any) -> float | None:
-    """A round's value of a column from its participants'; empty where one of theirs is, or a largest of none."""
+    """A round's value of a column from its participants' values; None if one of them is, or for a maximum of none."""
     numbers, rule = np.asarray(values, dtype=float), SCHEMA[name].over_clients
     if np.isnan(numbers).any() or rule not in OVER_CLIENTS or (not numbers.size and rule != "sum"):
         return None
@@ -112,7 +112,7 @@ class Accountant:
         self.fleet = settings.open_fleet(world.task.clients, world.task.seed)
 
     def bill(self, plan: RoundPlan, outcome: RoundOutcome) -> RoundBill:
-        """The cost of one round."""
+        """The costs of one round, per participant."""
         algorithm, split = self.world.algorithm, self.world.split
         beside = self.settings.value_bits * self.world.statistics_size
         exact, paper = upload_bits(algorithm, split.shared_size, outcome.entries, self.settings.value_bits, beside)
@@ -131,7 +131,7 @@ class Accountant:
 
 
 def head_work(world: World, radio: RadioSettings) -> float:
-    """Work of a whole head in a round, in units of the head's share in Eq. (12): 1 where it takes one step a batch."""
+    """Work of an unpruned head in a round, in units of the head's share in Eq. (12): 1 for one step per batch."""
     split, more = world.split, world.algorithm.steps_of_head - 1
     if not more:
         return 1.0
@@ -140,7 +140,7 @@ def head_work(world: World, radio: RadioSettings) -> float:
 
 
 def computed_share(world: World, radio: RadioSettings, r: Floats) -> Floats:
-    """Share of a model's step that clients compute at keep rates r, with what their heads' further steps add."""
+    """Work of clients at keep rates r, further head steps included, as a share of a step of the whole model."""
     split = world.split
     more = (head_work(world, radio) - 1.0) * split.private_size / split.size
     pruned = world.algorithm.prunable(split)
@@ -150,9 +150,9 @@ def computed_share(world: World, radio: RadioSettings, r: Floats) -> Floats:
 def upload_bits(
     algorithm: Algorithm, size: int, entries: Floats | Any, value_bits: int, beside: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """(exact, paper) bits of uploads of `entries` values out of `size`, each with `beside` further bits.
+    """(exact, paper) bits of uploads of `entries` values out of `size`, each with `beside` additional bits.
 
-    The paper's S is for values with positions; what has none is counted alike in both.
+    The paper's S is for values with positions; uploads without positions have the same count in both.
     """
     if algorithm.upload_form == "mask":
         bits = np.asarray(mask_bits(entries)) + beside
@@ -164,7 +164,7 @@ def upload_bits(
 
 
 def of_participants(state: FleetState, participants: tuple[int, ...]) -> FleetState:
-    """The devices of those who take part."""
+    """The devices of the participants."""
     chosen = list(participants)
     return FleetState(
         gain=state.gain[chosen],

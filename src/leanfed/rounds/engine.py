@@ -1,4 +1,4 @@
-"""The seam between the loop and whatever computes a round."""
+"""The interface between the round loop and the engines that compute a round."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from leanfed.rounds.world import World
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What a round made: the server's next state, and a column per quantity over the participants."""
+    """The result of a round: the server's next state, and one column per quantity over the participants."""
 
     server: ServerState
     loss: Floats  # (participants,)
     samples: Ints  # samples processed
     entries: Ints  # values uploaded
-    coded_bits: Floats | None = None  # bits of the coded uploads, where they went through the codec
+    coded_bits: Floats | None = None  # bits of the coded uploads; None without the codec
 
 
 def empty_outcome(server: ServerState) -> RoundOutcome:
-    """A round without participants: the server's state stays as it is."""
+    """The outcome of a round without participants: the server's state does not change."""
     none = np.zeros(0, dtype=np.int64)
     return RoundOutcome(server, np.zeros(0), none, none)
 
 
 class Engine(ABC):
-    """Computes exchanges: the participants of a plan train and answer.
+    """Computes rounds: lets the participants of a plan train, and aggregates their uploads.
 
-    An engine says what it can give: with `single_uploads` a rule of aggregation may ask for every upload by itself, and
-    without it only for their weighted sum. `choose_engine` refuses a rule that needs more.
+    An engine with `single_uploads` can pass every upload to the aggregation rule; one without it passes only their
+    weighted sum. `choose_engine` refuses a rule that needs more than the engine provides.
     """
 
     name: str
-    reason: str = "it was asked for"  # one phrase: why this engine; `choose_engine` fills it in
+    reason: str = "it was asked for"  # why this engine was chosen; `choose_engine` fills it in
     single_uploads: bool = True
 
     world: World
-    learner: FlatLearner  # for whatever looks at one client's model: tests, probes
+    learner: FlatLearner  # for code that looks at one client's model, such as evaluations and probes
 
     @abstractmethod
     def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
         """Let every participant of the plan train; `clients` is updated in place.
 
-        The answers hold each upload where `single` is set, else their weighted sum.
+        The answers hold every upload if `single` is set, else the weighted sum of all.
         """
 
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
@@ -63,5 +63,5 @@ class Engine(ABC):
         return RoundOutcome(after, answers.loss, answers.samples, answers.entries, answers.coded_bits)
 
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
-        """Every client's model on its own test set."""
+        """Test every client's model on its own test set."""
         return evaluate(self.world, server, clients, self.learner)

@@ -1,4 +1,4 @@
-"""How good the clients' own models are on their own test sets."""
+"""Test results of the clients' own models on their own test sets."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ class EvaluationSettings(Section):
     """When and what to evaluate."""
 
     every: int = Field(default=10, ge=1)
-    """Evaluate after every so many rounds, and after the last."""
+    """Evaluate after every this many rounds, and after the last."""
     per_client: bool = False
     """Write each client's accuracy into the clients table."""
     renew_statistics: int = Field(default=0, ge=0)
-    """Before a test, renew running statistics on so many batches of the client's own training samples; 0: as kept."""
+    """Before a test, renew running statistics on this many batches of the client's own training samples; 0: do not."""
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Counts of class 1 over some samples of a task with two classes."""
+    """Counts for the F1 score of class 1, in a task with two classes."""
 
-    true: int  # of class 1 and named so
-    named: int  # named class 1
+    true: int  # of class 1 and predicted as such
+    named: int  # predicted as class 1
     present: int  # of class 1
 
     @property
     def f1(self) -> float:
-        """2 TP / (2 TP + FP + FN); 0 where class 1 is neither there nor named."""
+        """2 TP / (2 TP + FP + FN); 0 if class 1 neither occurs nor is predicted."""
         return 2 * self.true / (self.named + self.present) if self.named + self.present else 0.0
 
     @classmethod
     def count(cls, answers: Ints, labels: Ints) -> Hits:
-        """The counts of some answers."""
+        """The counts of some predictions."""
         named, present = answers == 1, labels == 1
         return cls(int(np.sum(named & present)), int(np.sum(named)), int(np.sum(present)))
 
@@ -63,7 +63,7 @@ class Evaluation:
     accuracy_per_client: Floats
     loss_per_client: Floats
     gamma: Floats
-    hits: Hits | None = None  # where there are two classes
+    hits: Hits | None = None  # None unless there are two classes
 
     @property
     def accuracy(self) -> float:
@@ -77,7 +77,7 @@ class Evaluation:
 
     @property
     def f1(self) -> float | None:
-        """F1 of class 1, pooled over all clients' test samples, where there are two classes."""
+        """F1 of class 1, pooled over all clients' test samples; None unless there are two classes."""
         return None if self.hits is None else self.hits.f1
 
     @property
@@ -88,7 +88,7 @@ class Evaluation:
 
 
 def evaluate(world: World, server: ServerState, clients: ClientStore, learner: FlatLearner) -> Evaluation:
-    """Every client's model on its own test set."""
+    """Test every client's model on its own test set."""
     results = [client_result(world, server, clients[client], learner, client) for client in range(world.task.clients)]
     return gathered(world, results)
 
@@ -120,7 +120,7 @@ def client_result(
 
 
 def majority_f1(task: Task) -> float | None:
-    """Pooled F1 of every client always naming its most frequent training label, where there are two classes."""
+    """Pooled F1 if every client predicts its most frequent training label; None unless there are two classes."""
     if task.classes != 2:
         return None
     guesses = np.repeat(task.majority_labels, [len(rows) for rows in task.partition.test])

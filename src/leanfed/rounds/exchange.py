@@ -1,8 +1,8 @@
-"""One exchange as a simulator or a device makes it: the method, with the clients' running statistics around it.
+"""Training of a round's clients, on a simulator or a device: the method, and the clients' running statistics.
 
-Methods know weights and gradients only. What a model keeps beside them (running statistics of normalisation layers) is
-put in place before a client trains and taken away after it, so that no client ever computes with another's. Where a
-task shares the statistics of shared layers, they travel beside the upload and the server averages them after the round.
+Methods know weights and gradients only. The running statistics of normalisation layers are loaded into the model before
+a client trains and saved afterwards, so that no client ever computes with another client's. If a task shares the
+statistics of shared layers, they are sent along with the upload and the server averages them after the round.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from leanfed.rounds.wire import through_wire
 from leanfed.streams import stream_seed
 from leanfed.tasks.split import FlatModel
 
-STATISTICS = "statistics"  # the memory of clients (all statistics) and of the server (those that are shared)
+STATISTICS = "statistics"  # memory name: of clients for all statistics, of the server for the shared ones
 
 
 def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: FlatLearner) -> Updates:
-    """`algorithm.client_update` with the clients' own statistics, and with dropout drawn from a stream of each.
+    """`algorithm.client_update` with each client's own statistics and its own random stream for dropout.
 
-    The uploads stand by themselves: the learner may go on to other clients.
+    The uploads own their memory: the learner may go on to other clients.
     """
     model, keeps = learner.model, learner.model.statistics.size > 0
     if keeps or model.random:
@@ -42,7 +42,7 @@ def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: Fl
         own = cohort.memory.get(STATISTICS, model.statistics.initial.expand(len(cohort.clients), -1))
     with torch.random.fork_rng(devices=[]) if model.random else nullcontext(), _enough_samples(cohort, learner):
         if keeps or model.random:
-            learner.seat(_with_shared(own, server, model), seeds)
+            learner.load_clients(_with_shared(own, server, model), seeds)
         updates = algorithm.client_update(server.shared, cohort, learner)
     uploads = Listed(list(updates.uploads))
     if not keeps:
@@ -54,7 +54,7 @@ def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: Fl
 
 @contextmanager
 def _enough_samples(cohort: Cohort, learner: FlatLearner) -> Iterator[None]:
-    """Say what to do where torch says that one value has no variance."""
+    """Replace torch's error for batch normalisation over one sample by one that says what to do."""
     try:
         yield
     except ValueError as error:
@@ -68,7 +68,7 @@ def _enough_samples(cohort: Cohort, learner: FlatLearner) -> Iterator[None]:
 
 
 def _with_shared(own: Tensor, server: ServerState, model: FlatModel) -> Tensor:
-    """What clients compute with: their own statistics (..., size), and the server's where they are shared."""
+    """The statistics (..., size) that clients compute with: their own, with the shared ones taken from the server."""
     shared = server.memory.get(STATISTICS)
     return own if shared is None else own.index_copy(-1, model.statistics.places, shared.expand(*own.shape[:-1], -1))
 
@@ -76,7 +76,7 @@ def _with_shared(own: Tensor, server: ServerState, model: FlatModel) -> Tensor:
 def personal_model(
     algorithm: Algorithm, server: ServerState, client: ClientState, learner: FlatLearner
 ) -> tuple[Tensor, Tensor]:
-    """The weights that a client uses, shared and private; the model is left with the statistics that go with them."""
+    """The (shared, private) weights of a client's model; its statistics are loaded into the learner's model."""
     weights, model = algorithm.personal_weights(server, client.private.unsqueeze(0), learner), learner.model
     model.statistics.write(_with_shared(client.memory.get(STATISTICS, model.statistics.initial), server, model))
     return weights.row(0)
@@ -84,23 +84,23 @@ def personal_model(
 
 @dataclass(frozen=True)
 class Answers:
-    """What the participants of a round answered, in the order of the plan."""
+    """The participants' answers in a round, in the order of the plan."""
 
     gamma: Floats  # (participants,) weights
     loss: Floats
     samples: Ints
     entries: Ints
-    coded_bits: Floats | None  # where uploads went through the codec
-    total: Tensor | None  # (d_shared,) float64 sum of gamma x upload on the grid, where sums were asked for
-    uploads: tuple[Upload, ...]  # every upload by itself, where those were asked for
-    statistics: Tensor | None  # gamma-weighted mean of the running statistics that travelled
+    coded_bits: Floats | None  # None without the codec
+    total: Tensor | None  # (d_shared,) float64 sum of gamma x upload (`compression.exact`); None with `single`
+    uploads: tuple[Upload, ...]  # every upload; empty unless `single`
+    statistics: Tensor | None  # gamma-weighted mean of the shared running statistics
 
 
 class Collector:
-    """Fills the answers of a round as they come, in the order of the plan."""
+    """Collects the answers of a round, which arrive in the order of the plan."""
 
     def __init__(self, size: int, *, single: bool, wire: str | None = None) -> None:
-        self.wire = wire  # value type of coded uploads; None: uploads are handed over as they are
+        self.wire = wire  # value type of coded uploads; None: uploads are not coded
         self._single = single
         self._total = None if single else exact.zeros(size)
         self._gamma: list[Floats] = []
@@ -110,7 +110,7 @@ class Collector:
         self._statistics: Tensor | None = None
 
     def receive(self, gamma: Floats, updates: Updates, total: Tensor | None = None) -> None:
-        """Note some clients' answers; `total` is the weighted sum of their uploads where it was made already."""
+        """Add some clients' answers; `total` is the weighted sum of their uploads, if it is known already."""
         self._gamma.append(gamma)
         self._columns.append((updates.loss, updates.samples, updates.uploads.entries))
         uploads = updates.uploads
@@ -119,7 +119,7 @@ class Collector:
         if self._single:
             self._uploads += uploads
         elif self._total is not None and total is not None:
-            # With numpy: torch would add with threads that then spin, and take the cores from the workers.
+            # With numpy: torch would use threads that keep spinning afterwards and take cores from the workers.
             np.add(self._total.numpy(), total.numpy(), out=self._total.numpy())
         elif self._total is not None:
             uploads.add_to(self._total, gamma)
@@ -129,7 +129,7 @@ class Collector:
             exact.add_rows(self._statistics, self._coded(updates.statistics), gamma, exact.STATISTICS)
 
     def answers(self) -> Answers:
-        """The round, when all have answered."""
+        """The answers of all participants."""
         gamma = np.concatenate(self._gamma)
         loss, samples, entries = (np.concatenate(column) for column in zip(*self._columns, strict=True))
         bits = None if self.wire is None else np.array(self._bits, dtype=float)
@@ -143,7 +143,7 @@ class Collector:
         return read
 
     def _coded(self, statistics: Tensor) -> Tensor:
-        """Statistics as they arrive; where there is a codec, their bits are added to their clients'."""
+        """Statistics as the server receives them; with a codec, their bits are added to the clients' counts."""
         if self.wire is not None:
             for place, row in enumerate(statistics, start=len(self._bits) - len(statistics)):
                 self._bits[place] += through_wire(Upload(len(row), row), "float32")[1]

@@ -15,7 +15,7 @@ from leanfed.records import Section, kept_count
 Rate = Annotated[float, Field(ge=0, le=1)]
 Form = Literal["plain", "safe", "fast"]
 
-# What a form brings along where the settings do not say otherwise.
+# Defaults of each form, for what the settings do not state.
 FORMS: Final[dict[str, dict[str, Any]]] = {
     "plain": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0},
     "safe": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0},
@@ -27,23 +27,23 @@ HEAD_STEPS: Final = {"lenet5": 20}  # of the fast form, by model (estimated on t
 
 
 def _registered(solver: str) -> str:
-    """The name of an allocator, refused with the nearest known one where there is none."""
+    """The name if an allocator has it; else an error that names the nearest one."""
     if solver not in ALLOCATORS:
         raise ValueError(f"no allocator has that name: {nearest(solver, ALLOCATORS)}")
     return solver
 
 
 class AllocationSettings(Section):
-    """Who decides on keep rates and bandwidth; the constants that the paper leaves open carry a source tag."""
+    """How keep rates and bandwidth are decided; constants that the paper does not give are marked with their source."""
 
     rule: Literal["own", "joint"] = "own"
     """own: the method's rates, bandwidth as below; joint: FLPDSP's k, r and bandwidth are planned every round."""
     bandwidth: Literal["equal", "min-max"] = "equal"
-    """With rule = "own": even shares as in the paper, or (min-max) the fastest split: the one on which the slowest
-    participant is done soonest."""
+    """With rule = "own": even shares as in the paper, or (min-max) the split with the earliest finish of the slowest
+    participant."""
     form: Form = "fast"
-    """With rule = "joint". plain: the paper to the letter; safe: its objective with heads that survive pruning and
-    error feedback; fast: the most progress per second, with a deadline of its own choice."""
+    """With rule = "joint". plain: exactly as in the paper; safe: the paper's objective, but pruned head weights are
+    kept and error feedback is on; fast: the most progress per second, with a deadline that it chooses itself."""
     solver: Annotated[str, AfterValidator(_registered)] = "certified"
     """The allocator of the plain and the safe form, by name: the price solver with its certificate (certified),
     Algorithm 2 (dca), or another, your own included. The fast form is an allocator itself."""
@@ -56,26 +56,26 @@ class AllocationSettings(Section):
     theta2: float = Field(default=1.0, gt=0)
     """Price of sparsification in Eq. (27)."""
     theta: Literal["given", "estimated"] = "given"
-    """Of the plain and the safe form: the two prices above, or those that Theorem 1 gives with the constants measured
-    so far on this run (set theory.every), beginning with the given ones."""
+    """For the plain and the safe form: the two prices above, or those that Theorem 1 gives with the constants measured
+    so far on this run (set theory.every), starting from the given ones."""
     energy_total_j: float | None = Field(default=None, gt=0)
     """E_max of one client over all rounds, Eq. (27c); None: only the limit of a round. The plain and the safe form put
-    a price on each client's joules, the fast form lets it spend what is left over the rounds that are left."""
+    a price on each client's joules; the fast form spreads a client's remaining budget over the remaining rounds."""
     k_min: Rate = 0.01
-    """Least keep rate of a base gradient (plain and safe 0 as in the paper; fast 0.01, assumed)."""
+    """Smallest keep rate of a base gradient (plain and safe 0 as in the paper; fast 0.01, assumed)."""
     k_max: Rate = 0.05
     """Largest keep rate of a base gradient (plain and safe 1 as in the paper; fast 0.05, estimated: on the embedded
     digits 0.02 to 0.05 took less simulated time than 0.1, and 0.02 ended a point lower)."""
     r_min: Rate = 0.5
-    """Least keep rate of a head (plain and safe 0 as in the paper; fast 0.5, assumed)."""
+    """Smallest keep rate of a head (plain and safe 0 as in the paper; fast 0.5, assumed)."""
     within_rounds: int = Field(default=10, ge=0)
     """Every client takes part at least once in this many rounds, where its own limits allow it (fast 10, estimated on
-    the embedded digits); 0: no such floor (plain and safe)."""
+    the embedded digits); 0: no such guarantee (plain and safe)."""
     settle: Rate = 1 / 3
     """The last part of a run, in which every client takes part in every round where its own limits allow it (fast 1/3,
-    estimated on the embedded digits; plain and safe none): haste first, then those who were left behind catch up."""
+    estimated on the embedded digits; plain and safe none), so that slow clients catch up."""
     first_k: Rate | None = None
-    """k of every client in round 0, less where it does not fit; None: round 0 is planned as the others are."""
+    """k of every client in round 0, lowered where the limits require it; None: round 0 is planned like the others."""
     first_r: Rate | None = None
     """r of every client in round 0, if first_k is given; None: whole heads."""
 
@@ -108,10 +108,10 @@ class AllocationSettings(Section):
         return number >= rounds - kept_count(self.settle, rounds)
 
     def fitted(self, algorithm: Algorithm, model: str) -> Algorithm:
-        """The method as the rule needs it: safe and fast keep dense heads and what was not sent.
+        """The method with the defaults of the form: safe and fast keep dense heads and turn error feedback on.
 
-        Fast lets heads take the further steps that suit the model. What the settings state
-        (algorithm.prune.head_memory, algorithm.sparsify.error_feedback, algorithm.head_steps) is left as it is.
+        Fast also sets the number of head steps for the model. What the settings state
+        (algorithm.prune.head_memory, algorithm.sparsify.error_feedback, algorithm.head_steps) is not changed.
         """
         if self.rule == "own":
             return algorithm

@@ -1,4 +1,4 @@
-"""The loop: plan a round, run it, evaluate when asked, and hand a record to whoever listens."""
+"""The round loop: plan a round, run it, evaluate it if due, and yield its record."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One finished round: where the run stands now, and its rows."""
+    """One finished round: the state of the run after it, and its rows."""
 
     progress: Progress
     row: dict[str, Any]
     rounds: pl.DataFrame  # one row
     clients: pl.DataFrame  # one row per participant
-    evaluations: pl.DataFrame  # one row per client where the round was evaluated, else none
+    evaluations: pl.DataFrame  # one row per client if the round was evaluated, else none
     planned: Planned
-    seconds: dict[str, float]  # where the time went: train, test; not part of the result
+    seconds: dict[str, float]  # wall-clock time by stage (train, test); not part of the result
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -50,7 +50,7 @@ class RoundRecord:
 
 
 def start(world: World) -> Progress:
-    """Before the first round."""
+    """The state before the first round."""
     return Progress(0, world.algorithm.start_server(world.task), world.new_clients())
 
 
@@ -65,7 +65,7 @@ def play(
     evaluation: EvaluationSettings,
     theory: TheorySettings,
 ) -> Iterator[RoundRecord]:
-    """Run the rounds that are left."""
+    """Run the remaining rounds, yielding a record after each."""
     prober = Prober(theory, world, engine.learner)
     for number in range(progress.round, rounds):
         planned = planner.plan(number)
@@ -97,7 +97,7 @@ def play(
 
 
 def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
-    """One row of the rounds table; test columns are empty where nothing was evaluated."""
+    """One row of the rounds table; test columns are empty if the round was not evaluated."""
     gamma = world.task.gamma[list(plan.participants)]
     return {
         "round": plan.round,
@@ -132,7 +132,7 @@ def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | 
 
 
 def shares_of(plan: RoundPlan) -> Floats:
-    """Every participant's share of the band; an even one where the plan names none."""
+    """Every participant's share of the band; even shares if the plan has none."""
     count = len(plan.participants)
     return np.full(count, 1 / max(1, count)) if plan.share is None else plan.share
 

@@ -1,8 +1,7 @@
-"""Each round's plan: the fleet's state becomes participants, keep rates and bandwidth shares.
+"""Each round's plan: participants, keep rates and bandwidth shares from the state of the fleet.
 
-A plan follows from the settings, the seed, the round and what was measured on the run before it, so a run that goes on
-after a stop plans as it would have done. The participation floor and the energy budgets look back at earlier plans;
-those are made again where they are not remembered.
+A plan depends only on the settings, the seed, the round and what the run measured before it, so a resumed run makes the
+same plans. `within_rounds` and the energy budgets depend on earlier plans, which are recomputed if they were not saved.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from leanfed.theory.recorded import constants_so_far
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, how long it took to make, and the reasons for it (empty where there was nothing to decide)."""
+    """A plan, how long it took to make, and the reasons for it (empty if there was nothing to decide)."""
 
     plan: RoundPlan
     seconds: float
@@ -41,11 +40,11 @@ class Planned:
 
 @dataclass(frozen=True)
 class _Past:
-    """What the plans up to a round leave behind for the next."""
+    """What the plans of earlier rounds mean for the next one."""
 
-    next: int  # the round that comes now
+    next: int  # the round to be planned
     absent: Ints  # rounds since each client took part
-    energy: EnergyState | None  # what is left of the budgets over the whole run
+    energy: EnergyState | None  # what is left of the budgets for the whole run
 
 
 class Planner:
@@ -58,10 +57,10 @@ class Planner:
         self.rounds = rounds  # of the whole run
         self._reachable: Collection[int] | None = None  # None: everyone
         self._past = self._beginning()
-        self._measured: list[dict[str, Any]] = []  # rows given to `observe`, in the order of the rounds
+        self._measured: list[dict[str, Any]] = []  # rows passed to `observe`, by round
 
     def memory(self) -> dict[str, Any]:
-        """What later plans depend on, as plain values."""
+        """The state that later plans depend on, as plain values."""
         past = self._past
         return {
             "next": past.next,
@@ -70,7 +69,7 @@ class Planner:
         }
 
     def remember(self, memory: Mapping[str, Any]) -> None:
-        """Go on from a `memory`."""
+        """Restore a state returned by `memory`."""
         energy = None if memory["energy"] is None else EnergyState.from_json(memory["energy"])
         self._past = _Past(memory["next"], np.array(memory["absent"], dtype=np.int64), energy)
 
@@ -86,7 +85,7 @@ class Planner:
         return self._step(number)
 
     def observe(self, row: Mapping[str, Any]) -> None:
-        """Take note of a finished round's row: the constants measured in it give later rounds their theta."""
+        """Record a finished round's row: later rounds compute their theta from the constants measured in it."""
         if self.settings.theta == "estimated" and row["theory_loss"] is not None:
             self._measured.append({name: row[name] for name in row if name == "round" or name.startswith("theory_")})
 
@@ -100,7 +99,7 @@ class Planner:
         return _Past(0, np.zeros(clients, dtype=np.int64), energy)
 
     def _step(self, number: int) -> Planned:
-        """Plan the next round, count who was absent and what was spent."""
+        """Plan the next round, and update absences and energy budgets."""
         began = time.perf_counter()
         plan, reasons, energy = self._joint(number)
         absent = self._past.absent + 1
@@ -109,7 +108,7 @@ class Planner:
         return Planned(plan, time.perf_counter() - began, reasons)
 
     def _own(self, number: int) -> Planned:
-        """The method's own rates, on even shares or on the fastest split."""
+        """A plan with the method's own rates, on even bandwidth shares or on the min-max split."""
         began, plan = time.perf_counter(), self.world.plan(number, self._reachable)
         if self.settings.bandwidth == "equal":
             return Planned(plan, time.perf_counter() - began, {})
@@ -122,7 +121,7 @@ class Planner:
         return Planned(replace(plan, share=shares), time.perf_counter() - began, {})
 
     def _joint(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
-        """k, r and shares of all clients that can take part, the reasons, and the energy that is left."""
+        """A plan with optimised k, r and shares, the reasons for it, and the energy left."""
         cohort = self.world.cohort(number, self._reachable)
         members = list(cohort)
         floor = 1 if self.settings.settling(number, self.rounds) else self.settings.within_rounds
@@ -150,7 +149,7 @@ class Planner:
     def _solve(
         self, problem: Problem, number: int, due: Any, budget: EnergyState | None
     ) -> tuple[Solution, dict[str, Any], EnergyState | None]:
-        """The form's answer, its reasons, and the energy left after it."""
+        """The form's solution, the reasons for it, and the energy left after it."""
         payload = self.accountant.settings.payload
         capped = problem if budget is None else pacing_cap(problem, budget)
         if number == 0 and self.settings.first_k is not None:
@@ -175,9 +174,9 @@ class Planner:
         return solution, reasons | theta, budget
 
     def _with_theta(self, problem: Problem, number: int) -> tuple[Problem, dict[str, Any]]:
-        """The problem with the prices that Theorem 1 gives for what was measured before this round, and their ratio.
+        """The problem with the prices that Theorem 1 gives for the constants measured so far, and their ratio.
 
-        The given prices stay where nothing was measured yet, or where the learning rate is too large for the theorem.
+        The given prices stay if nothing was measured yet, or if the learning rate is too large for the theorem.
         """
         seen = [row for row in self._measured if row["round"] < number]
         if not seen:
@@ -193,7 +192,7 @@ class Planner:
     def _problem(self, number: int, cohort: tuple[int, ...], *, fixed_share: Floats | None = None) -> Problem:
         """The round's allocation problem: the state of the cohort's devices, the model's sizes, the limits.
 
-        With `fixed_share` the work is fixed: all of it counts as base and the head as nothing.
+        With `fixed_share` the work is fixed: all of it counts as the base's, none as the head's.
         """
         settings, radio, split = self.settings, self.accountant.settings, self.world.split
         state = of_participants(self.accountant.fleet.state(number), cohort)

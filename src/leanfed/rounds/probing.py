@@ -1,4 +1,4 @@
-"""Measure the constants of the theory and the squared gradient norm while a run goes on."""
+"""Measure the constants of the theory and the squared gradient norm during a run."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MEASURED = ("loss", "l1", "l2", "g_sq", "m", "sigma_sq", "delta_sq")
 
 
 class TheorySettings(Section):
-    """Whether and how a run measures what Theorem 1 speaks of."""
+    """Whether and how a run measures the quantities in Theorem 1."""
 
     every: int = Field(default=0, ge=0)
-    """Measure in round 0 and after every so many rounds; 0 switches it off."""
+    """Measure in round 0 and after every this many rounds; 0 switches it off."""
     probes: int = Field(default=8, ge=1)
     """Participants probed each time."""
     samples: int = Field(default=256, ge=1)
-    """At most so many of a client's samples stand for all of them."""
+    """At most this many of a client's samples are used, standing for all of them."""
 
 
 def why_no_bound(algorithm: Algorithm, training: Training) -> str | None:
-    """What Theorem 1 does not allow for in these settings, or None where it applies."""
+    """Why Theorem 1 does not apply to these settings, or None if it does."""
     if algorithm.upload_form == "mask":
         return "masks are trained, not weights"
     if training.local_steps > 1 or training.local_epochs is not None:
@@ -50,14 +50,14 @@ def why_no_bound(algorithm: Algorithm, training: Training) -> str | None:
 
 @dataclass(frozen=True)
 class Prober:
-    """Looks at the participants of a round before they train; what it sees follows from seed, round and state alone."""
+    """Measures participants of a round before they train; results depend only on seed, round and state."""
 
     settings: TheorySettings
     world: World
     learner: FlatLearner
 
     def row(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> dict[str, Any]:
-        """Columns of the rounds table; none where measuring is off.
+        """Columns of the rounds table, empty in rounds without a measurement; no columns if measuring is off.
 
         `gradient_norm_sq` is |grad F_n|^2 on the client's own samples at the model it is about to train (pruned where
         the method prunes), weighted by gamma over the probed participants.
@@ -77,7 +77,7 @@ class Prober:
         return row | self._measure(server, clients, plan) if due else row
 
     def _measure(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> dict[str, float]:
-        """The probes of one round in numbers."""
+        """The measured values of one round, by column."""
         world, there = self.world, len(plan.participants)
         drawn = stream(world.task.seed, "probe", plan.round).choice(
             there, min(self.settings.probes, there), replace=False
@@ -98,24 +98,24 @@ class Prober:
         }
 
     def _probe(self, server: ServerState, clients: ClientStore, plan: RoundPlan, place: int) -> Probe:
-        """One participant at the model it is about to train, paired with the same model before pruning."""
+        """Probe one participant at the model it is about to train, and at the same model before pruning."""
         world, client = self.world, plan.participants[place]
         state = clients[client]
         cohort = world.alone(state, client, plan.round, float(plan.k[place]), float(plan.r[place]))
         trained = torch.cat(world.algorithm.trained_weights(server.shared, cohort, self.learner).row(0))
         whole = torch.cat([server.shared, state.private])
-        others = [whole] if whole.shape == trained.shape else []  # scores of masks are no weights
+        others = [whole] if whole.shape == trained.shape else []  # scores of masks are not weights
         rng, rows = stream(world.task.seed, "probe", plan.round, client), world.task.partition.train[client]
         rows = np.sort(rng.choice(rows, min(self.settings.samples, len(rows)), replace=False))
         data, batches = world.task.train.batch(rows), self._batches(rows, rng)
         return probe_client(self.learner.model, trained, data, batches, step=cohort.rate, others=others)
 
     def _batches(self, rows: Ints, rng: np.random.Generator) -> Iterator[Batch]:
-        """Mini-batches from the same samples that stand for all."""
+        """Mini-batches from the client's samples used for this probe."""
         for _ in range(BATCHES):
             yield self.world.task.train.batch(draw_rows(rows, self.world.training.batch_size, rng))
 
     def _gamma(self, clients: Sequence[int]) -> Floats:
-        """Weights of some clients, made to add up to one."""
+        """Weights of some clients, normalised to sum to one."""
         gamma = self.world.task.gamma[list(clients)]
         return np.asarray(gamma / gamma.sum()) if len(clients) else gamma

@@ -18,22 +18,22 @@ from leanfed.streams import stream
 
 @dataclass(frozen=True)
 class Moment:
-    """What a selection may look at. An answer follows from it alone, so that a run can be resumed without its past."""
+    """What a selection may depend on: nothing else, so that a run can be resumed without its history."""
 
     round: int
     seed: int
     clients: int  # N; clients are numbered from 0
-    reachable: Collection[int] | None = None  # who can be reached; None: everyone, as in a simulation
+    reachable: Collection[int] | None = None  # clients that can be reached; None: all, as in a simulation
 
     def draw(self, count: int) -> list[int]:
-        """Different clients, drawn for this round."""
+        """`count` distinct clients, drawn at random for this round."""
         return list(stream(self.seed, "cohort", self.round).choice(self.clients, count, replace=False).tolist())
 
 
 class Selection(Protocol):
-    """A function that says who is asked in a round: different client numbers in any order, at least one.
+    """A function that returns who is asked in a round: distinct client numbers in any order, at least one.
 
-    Those who are asked and can meet their limits take part; an allocator may still leave some of them out.
+    Clients that are asked and can meet their limits take part; an allocator may still leave some of them out.
 
     >>> @SELECTIONS.register("one-by-one")
     ... def one_by_one(settings, now):
@@ -48,12 +48,12 @@ class Selection(Protocol):
 
 
 SELECTIONS: Final[Registry[Selection]] = Registry("selection")
-_NEEDED = {"cohorts": "cohorts", "due": "within_rounds"}  # rule -> the setting that it cannot do without
+_NEEDED = {"cohorts": "cohorts", "due": "within_rounds"}  # rule -> the setting that it requires
 _BUILT_IN = {"fraction", "available", *_NEEDED}
 
 
 def _registered(rule: str | None) -> str | None:
-    """The name of a selection, refused with the nearest known one where there is none."""
+    """The name if a selection has it; else an error that names the nearest one."""
     if rule is not None and rule not in SELECTIONS:
         raise ValueError(f"no selection has that name: {nearest(rule, SELECTIONS)}")
     return rule
@@ -63,18 +63,18 @@ class Participation(Section):
     """Who is asked to take part in a round."""
 
     rule: Annotated[str | None, AfterValidator(_registered)] = None
-    """fraction, cohorts, due, available (everyone who can be reached), or one of your own; None: cohorts or due where
+    """fraction, cohorts, due, available (everyone who can be reached), or one of your own; None: cohorts or due if
     their setting below is given, else fraction."""
     fraction: float = Field(default=1.0, gt=0, le=1)
     """Share of the clients drawn for each round, at least one."""
     cohorts: tuple[tuple[int, ...], ...] | None = Field(default=None, min_length=1)
-    """Or the client numbers of each round; when there are more rounds than lists, the lists are used in turn."""
+    """The client numbers of each round, instead of a fraction; the lists are repeated if there are more rounds."""
     within_rounds: int | None = Field(default=None, ge=1)
-    """With the rule due: beside those drawn, everyone is asked at least once in this many rounds."""
+    """With the rule due: in addition to the draw, every client is asked at least once in this many rounds."""
 
     @property
     def selection(self) -> str:
-        """The rule's name, by what is given where no rule is."""
+        """The rule's name; without `rule` it follows from the other settings."""
         given = "cohorts" if self.cohorts is not None else "due" if self.within_rounds is not None else "fraction"
         return self.rule or given
 
@@ -96,7 +96,7 @@ class Participation(Section):
 
 
 def select(settings: Participation, now: Moment) -> tuple[int, ...]:
-    """The clients asked in a round, increasing."""
+    """The clients asked in a round, in increasing order."""
     chosen = sorted(SELECTIONS[settings.selection](settings, now))
     if not chosen or len(set(chosen)) != len(chosen) or not 0 <= chosen[0] <= chosen[-1] < now.clients:
         raise LeanfedError(
@@ -114,7 +114,7 @@ def drawn_fraction(settings: Participation, now: Moment) -> Collection[int]:
 
 @SELECTIONS.register("cohorts")
 def listed_cohorts(settings: Participation, now: Moment) -> Collection[int]:
-    """The lists of the settings, in turn."""
+    """The lists in the settings, round by round."""
     lists = settings.cohorts or ()
     listed = lists[now.round % len(lists)]
     if max(listed) >= now.clients:
@@ -124,7 +124,7 @@ def listed_cohorts(settings: Participation, now: Moment) -> Collection[int]:
 
 @SELECTIONS.register("due")
 def drawn_and_due(settings: Participation, now: Moment) -> Collection[int]:
-    """A drawn share, and whose turn it is: turns are dealt once a run, and each comes every `within_rounds` rounds."""
+    """A drawn share, and the clients whose turn it is: each has a fixed random turn every `within_rounds` rounds."""
     every = settings.within_rounds or 1
     turns = stream(now.seed, "turns").permutation(now.clients) % every
     return {*drawn_fraction(settings, now), *np.flatnonzero(turns == now.round % every).tolist()}
@@ -132,10 +132,10 @@ def drawn_and_due(settings: Participation, now: Moment) -> Collection[int]:
 
 @SELECTIONS.register("available")
 def everyone_available(settings: Participation, now: Moment) -> Collection[int]:
-    """Everyone who can be reached."""
+    """All clients that can be reached."""
     return range(now.clients) if now.reachable is None else now.reachable
 
 
 def overdue(absent: Ints, within_rounds: int) -> NDArray[np.bool_]:
-    """Who must take part now to have done so once in `within_rounds` rounds, by the rounds each was absent since."""
+    """(clients,) who must take part now to do so once in `within_rounds` rounds; `absent` counts the rounds missed."""
     return absent + 1 >= within_rounds

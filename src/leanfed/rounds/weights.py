@@ -16,7 +16,7 @@ from leanfed.rounds.loop import Progress
 
 
 class Entry(NamedTuple):
-    """A tensor of the file; its values are asked for when their turn comes."""
+    """A tensor of the file; `parts` is called when its values are written."""
 
     dtype: str  # as safetensors spells it
     shape: tuple[int, ...]
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 
 def write_weights(path: Path, progress: Progress) -> None:
-    """The server and every client; the library's own writer would hold all of it in memory, twice."""
+    """Write the server and every client; safetensors' own writer would hold everything in memory twice."""
     progress.clients.start_all(range(progress.clients.clients))
     server = progress.server
     tensors = {"server.shared": server.shared}
@@ -36,7 +36,7 @@ def write_weights(path: Path, progress: Progress) -> None:
 
 
 def _client_entries(store: ClientStore, name: str) -> dict[str, Entry]:
-    """The rows of those who hold something under a name, and who they are."""
+    """The rows of the clients that have one under this name, and their client numbers."""
     holders = np.array([client for client in range(store.clients) if store.holds(name, client)], dtype=np.int64)
     rows = Entry("F32", (len(holders), store.width(name)), lambda: (row.numpy() for _, row in store.held_rows(name)))
     return {f"client.{name}": rows, f"client.{name}.clients": _values("I64", holders)}
@@ -47,7 +47,7 @@ def _values(dtype: str, array: npt.NDArray[Any]) -> Entry:
 
 
 def _write(path: Path, entries: dict[str, Entry]) -> None:
-    """Length of the header, header (JSON), values; wide types first, so that all are aligned."""
+    """Write the header's length, the header (JSON) and the values; wide types come first, so that all are aligned."""
     order = sorted(entries, key=lambda name: (entries[name].dtype != "I64", name))
     header, end = {}, 0
     for name in order:

@@ -1,4 +1,4 @@
-"""An upload as it travels: coded into a frame, and read back from it."""
+"""Uploads on the wire: encoding into a frame, and decoding it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leanfed.compression.codec import decode, decode_mask, encode, encode_mask
 
 
 def to_frame(upload: Upload, dtype: str) -> bytes:
-    """What a client sends; `dtype` is how its values travel, a mask has none."""
+    """The frame that a client sends; `dtype` is the type of its values on the wire, unused for a mask."""
     if upload.values.dtype == torch.bool:
         return encode_mask(upload.values.numpy())
     positions = None if upload.positions is None else upload.positions.numpy()
@@ -18,7 +18,7 @@ def to_frame(upload: Upload, dtype: str) -> bytes:
 
 
 def from_frame(frame: bytes, *, max_size: int, mask: bool = False) -> Upload:
-    """What the server reads, or a `FrameError`; never more than `max_size` entries."""
+    """The upload in a frame of at most `max_size` entries; raises `FrameError` for an invalid one."""
     if mask:
         bits = decode_mask(frame, max_size=max_size)
         return Upload(len(bits), torch.from_numpy(bits))
@@ -28,7 +28,7 @@ def from_frame(frame: bytes, *, max_size: int, mask: bool = False) -> Upload:
 
 
 def through_wire(upload: Upload, dtype: str) -> tuple[Upload, int]:
-    """What the server reads, and the bits that travelled; the same values where `dtype` is float32."""
+    """The upload as the server decodes it, and the bits sent; with float32 the values do not change."""
     frame = to_frame(upload, dtype)
     mask = upload.values.dtype == torch.bool
     return from_frame(frame, max_size=upload.size, mask=mask), 8 * len(frame)

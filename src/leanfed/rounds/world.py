@@ -1,4 +1,4 @@
-"""A world: the task, the method that learns it, how clients train, and who takes part in which round."""
+"""A world: the task, the method, how clients train, and who takes part in which round."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from leanfed.tasks.task import Task, draw_rows
 
 @dataclass(frozen=True)
 class World:
-    """All that stays the same over the rounds of a run."""
+    """Everything that stays the same over the rounds of a run."""
 
     task: Task
     algorithm: Algorithm
@@ -45,7 +45,7 @@ class World:
 
     @cached_property
     def private_size(self) -> int:
-        """Of what a client keeps as its private part: weights, or the scores of a method that trains masks."""
+        """Values in a client's private part: weights, or the scores of a method that trains masks."""
         return len(self.algorithm.start_client(self.task, 0).private)
 
     @cached_property
@@ -60,14 +60,14 @@ class World:
 
     @cached_property
     def statistics_size(self) -> int:
-        """How many running statistics a client uploads beside its gradient; none unless the task shares them."""
+        """How many running statistics a client uploads with its gradient; zero unless the task shares them."""
         return len(self.new_learner().model.statistics.places) if self.task.settings.statistics == "shared" else 0
 
     @cached_property
     def head_step_share(self) -> float:
-        """Multiply-adds of one more step of the private part, as a share of a step of the whole model.
+        """Multiply-adds of a further step of the private part, as a share of a step of the whole model.
 
-        It goes on from features that are there already; where a model cannot be cut, it takes the whole way again.
+        Such a step reuses the features of the shared part; for a model that cannot be cut it is a whole step.
         """
         model, shape = self.task.new_model("base"), MODELS[self.task.settings.model].input_shape
         if not isinstance(model, Chain) or shape is None:
@@ -93,7 +93,7 @@ class World:
         return RoundPlan(round_number, cohort, k[chosen], r[chosen])
 
     def samples(self, clients: tuple[int, ...]) -> Floats:
-        """How many samples each of these clients goes through in a round."""
+        """How many samples each of these clients processes in a round."""
         if self.training.local_epochs is None:
             return np.full(len(clients), float(self.training.batch_size * self.training.local_steps))
         return self.training.local_epochs * self.task.partition.sizes[list(clients)].astype(float)

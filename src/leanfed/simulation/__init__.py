@@ -1,1 +1,1 @@
-"""A virtual world: clients with data, rounds that train them, checkpoints that survive."""
+"""Engines that compute the rounds of many virtual clients on one machine."""

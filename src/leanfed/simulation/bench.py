@@ -1,4 +1,4 @@
-"""How fast a round is, as a ratio to plain centralised training on the same samples, measured side by side."""
+"""The time of a round as a ratio to plain centralised training on the same samples, measured side by side."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from leanfed.tasks.models import MODELS, LeNet5
 from leanfed.tasks.partition import Partition
 from leanfed.tasks.task import Images, Task, TaskSettings, build_task
 
-CHUNKS = 10  # of the second yardstick
+CHUNKS = 10  # batches of the second baseline
 SAMPLES_PER_CLIENT = 64
 
 
@@ -37,10 +37,10 @@ def engine_bench(
     batch: int = 32,
     repeats: int | None = None,
 ) -> dict[str, float | int | str]:
-    """Time of a full FLPDSP round (k = 0.1, r = 0.8) against centralised training of the same samples; best of all.
+    """Best time of a full FLPDSP round (k = 0.1, r = 0.8) against centralised training on the same samples.
 
-    Without `clients` and `repeats`: 100 clients and 7 turns of LeNet-5, 4 clients and 2 turns of a larger model. The
-    ratios of processor time hold on a busy machine, where those of the clock do not.
+    Defaults of `clients` and `repeats`: 100 and 7 for LeNet-5, 4 and 2 for a larger model. On a busy machine the ratios
+    of processor time are reliable, those of wall-clock time are not.
 
     >>> engine_bench(clients=100)["ratio_one_batch"]  # doctest: +SKIP
     0.12
@@ -72,7 +72,7 @@ def engine_bench(
 
 
 def centralised(model: nn.Module, inputs: Tensor, labels: Tensor, size: int) -> None:
-    """The yardstick: plain forward and backward passes over all samples, `size` at a time."""
+    """The baseline: plain forward and backward passes over all samples, `size` at a time."""
     model.zero_grad(set_to_none=False)
     for start in range(0, len(labels), size):
         part = slice(start, start + size)
@@ -80,7 +80,7 @@ def centralised(model: nn.Module, inputs: Tensor, labels: Tensor, size: int) -> 
 
 
 class LinearLeNet5(nn.Module):
-    """LeNet-5 with conv3 as the linear layer that it is: the faster yardstick."""
+    """LeNet-5 with conv3, whose input has the size of its kernel, as a linear layer: the faster baseline."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class LinearLeNet5(nn.Module):
 
 
 def contestants(world: World, engine: Engine, store: ClientStore) -> dict[str, Callable[[], object]]:
-    """The round and its two yardsticks; all work on samples in memory."""
+    """The round and its two baselines; all use samples in memory."""
     server, plan = world.algorithm.start_server(world.task), world.plan(0)
     batch = world.training.batch_size
     rows = np.concatenate([rows[:batch] for rows in world.task.partition.train])
@@ -114,20 +114,20 @@ def contestants(world: World, engine: Engine, store: ClientStore) -> dict[str, C
 
 
 def best_times(contestants: dict[str, Callable[[], object]], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """The best time of each in seconds, by the clock and of the processor; all take turns on the same busy machine."""
+    """(wall-clock, processor): the best time of each in seconds; they take turns, so other load affects all alike."""
     best, busy = (dict.fromkeys(contestants, float("inf")) for _ in range(2))
     for number in range(repeats + 1):
         for name, run in contestants.items():
             start, start_busy = time.perf_counter(), time.process_time()
             run()
-            if number:  # the first turn warms up
+            if number:  # the first pass is a warm-up
                 best[name] = min(best[name], time.perf_counter() - start)
                 busy[name] = min(busy[name], time.process_time() - start_busy)
     return best, busy
 
 
 def bench_world(clients: int, model: str, batch: int) -> World:
-    """Any number of clients over the embedded digits, or over noise for colour models; they may share samples."""
+    """Any number of clients on the embedded digits, or on noise for colour models; clients may share samples."""
     digits = picture_shape(model)[0] == 1
     task = build_task(TaskSettings(model=model), seed=0) if digits else noise(model)
     return World(
@@ -139,7 +139,7 @@ def bench_world(clients: int, model: str, batch: int) -> World:
 
 
 def picture_shape(model: str) -> tuple[int, ...]:
-    """What a model of pictures takes; models of texts have no bench."""
+    """The input shape of an image model; text models have no benchmark."""
     shape = MODELS[model].input_shape
     if shape is None:
         raise SettingsError(f"Model {model!r} takes texts, but the bench has pictures only. Choose another.")
@@ -147,7 +147,7 @@ def picture_shape(model: str) -> tuple[int, ...]:
 
 
 def noise(model: str) -> Task:
-    """Random pictures of a model's size: how fast it is does not depend on what it sees."""
+    """Random images of a model's input size: its speed does not depend on their content."""
     rng, shape, settings = stream(0, "noise"), picture_shape(model), TaskSettings(dataset="cifar10", model=model)
     pixels, labels = rng.integers(0, 256, (256, *shape), dtype=np.uint8), rng.integers(0, 10, 256)
     pictures = Images(pixels, labels, torch.full((shape[0], 1, 1), 0.5), torch.full((shape[0], 1, 1), 0.25))
@@ -162,7 +162,7 @@ def shared_samples(task: Task, clients: int, count: int) -> Partition:
 
 
 def started(world: World) -> ClientStore:
-    """Clients whose states are in memory."""
+    """A store in which every client's state is initialised."""
     store = world.new_clients()
     heads = store.rows(PRIVATE, world.split.private_size)
     heads.copy_(world.task.initial_private(world.split, 0))
@@ -171,8 +171,8 @@ def started(world: World) -> ClientStore:
 
 
 def build_measured(world: World, store: ClientStore, threads: int) -> tuple[Engine, float]:
-    """The engine, and the MiB that building it and running a round take beyond what was there before."""
-    warm()  # the compiler's memory is not the round's
+    """The engine, and the additional MiB that building it and running a round take."""
+    warm()  # so that the compiler's memory is not counted
     before = reset_peak_bytes()
     engine = choose_engine(world, threads=threads)
     engine.run_round(world.algorithm.start_server(world.task), store, world.plan(0))
@@ -180,7 +180,7 @@ def build_measured(world: World, store: ClientStore, threads: int) -> tuple[Engi
 
 
 def reset_peak_bytes() -> float:
-    """Forget the process's memory peak; returns what is in use now. Not a number where the system cannot say."""
+    """Reset the process's memory peak and return the bytes in use now; NaN if the system does not support it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): 5 resets the peak resident set size
     except OSError:
@@ -197,7 +197,7 @@ def peak_bytes() -> float:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Torch's own threads for the yardsticks, as many as the engine's workers."""
+    """Let the baselines use as many torch threads as the engine has workers."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

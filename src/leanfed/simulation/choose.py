@@ -1,4 +1,4 @@
-"""Which engine computes the rounds: the fastest that fits the world, or the one that is asked for."""
+"""Choice of the engine: the fastest that can run the world, or the one named in the settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def choose_engine(world: World, name: str = "auto", threads: int | None = None, 
 
 
 def serve_rule(engine: Engine, world: World) -> None:
-    """Refuse a rule of aggregation that needs more than the engine can give."""
+    """Refuse an aggregation rule that needs single uploads from an engine that provides only their sum."""
     if world.aggregation.single_uploads and not engine.single_uploads:
         raise SettingsError(
             f"The aggregation rule {type(world.aggregation).__name__} looks at every upload by itself, but the engine "
@@ -48,7 +48,7 @@ def serve_rule(engine: Engine, world: World) -> None:
 
 
 def _obstacle(world: World, name: str, wire: str | None) -> str | None:
-    """Why the batched engine that a name stands for cannot be used, or None where it can."""
+    """Why the batched engine cannot be used under this name, or None if it can."""
     if name in ("reference", "streamed"):
         return None
     if name == "batched" and not has_numba():
@@ -76,7 +76,7 @@ def has_numba() -> bool:
 
 
 def warm() -> None:
-    """Compile the kernels, or load them from the cache of an earlier run; without numba there is nothing to do."""
+    """Compile the kernels, or load them from the cache of an earlier run; does nothing without numba."""
     if has_numba():
         from leanfed.simulation.batched.fast import warm_kernels
 

@@ -1,4 +1,4 @@
-"""The reference engine: a plain loop over clients, to read and to compare with."""
+"""The reference engine: a plain loop over clients, easy to read and to compare with."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The streamed engine: clients pass through a few workers, each with one model; any model, any method.
+"""The streamed engine: a few worker threads, each with one model, train clients of any model and method.
 
 A worker holds one client's gradient at a time. Uploads reach the server in the order of the clients and every worker
-computes with one thread, so that the result is the same to the last bit whatever the number of workers, and the same as
-the reference loop's.
+computes with one thread, so the result is bit for bit that of the reference engine, for any number of workers.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from leanfed.rounds.exchange import Answers, Collector, train
 from leanfed.rounds.world import World
 from leanfed.tasks.split import FlatModel
 
-WORKING_BYTES = 2 << 30  # of all workers; a model with large activations gets fewer of them
-VECTORS = 8  # of the model's size that a worker holds at once: weights, gradients, sums, masks, an upload
+WORKING_BYTES = 2 << 30  # of all workers together; a model with large activations gets fewer workers
+VECTORS = 8  # of the model's size in a worker's memory: weights, gradients, sums, masks, an upload
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,7 +35,7 @@ R = TypeVar("R")
 
 @final
 class StreamedEngine(Engine):
-    """Clients one after another in each of a few worker threads."""
+    """Each worker thread trains one client after another."""
 
     name = "streamed"
 
@@ -76,7 +75,7 @@ class StreamedEngine(Engine):
         return gathered(world, self._stream(test, states))
 
     def _stream(self, work: Callable[[T, FlatLearner], R], items: Iterable[T]) -> Iterator[R]:
-        """The answers in order; at most one item per worker is under way."""
+        """The results of `work` in the order of the items; each worker has at most one item at a time."""
 
         def one(item: T) -> R:
             learner = self._learners.get()
@@ -95,7 +94,7 @@ class StreamedEngine(Engine):
 
 
 def workers(world: World, model: FlatModel, threads: int) -> int:
-    """How many clients train side by side: one per thread, as far as memory goes; one where a model draws at random."""
+    """How many clients train at the same time: one per thread if memory allows; one if the model has random draws."""
     if model.random:  # torch has one generator for all threads
         return 1
     pair = world.task.train.batch(np.resize(world.task.partition.train[0], 2))  # one sample has no variance
@@ -104,7 +103,7 @@ def workers(world: World, model: FlatModel, threads: int) -> int:
 
 
 def saved_bytes(model: FlatModel, inputs: torch.Tensor) -> int:
-    """Bytes of activations that a training pass keeps for its way back; the model is left as it was."""
+    """Bytes of activations that a forward pass keeps for the backward pass; the model's state does not change."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.model.parameters()}
     seen: dict[int, int] = {}
 

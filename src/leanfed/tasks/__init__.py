@@ -1,1 +1,1 @@
-"""What is learned: data sets, how they are split over clients, models, and the cut into base and head."""
+"""Learning tasks: data sets, their partition over clients, models, and the split into base and head."""

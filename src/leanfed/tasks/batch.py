@@ -1,4 +1,4 @@
-"""A batch as a model takes it, of one client or of several."""
+"""A batch of samples, for one client or several."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 class Batch:
     """Inputs and their labels; in a cohort both have a leading client axis.
 
-    Inputs are what the learner takes: pictures (samples, channels, height, width), normalised; tokens (samples, 3,
-    length); or, where the learner has the samples already, their row numbers (samples,).
+    Inputs are normalised images (samples, channels, height, width), tokens (samples, 3, length), or, for a learner that
+    has the samples already, their row numbers (samples,).
     """
 
     inputs: Tensor

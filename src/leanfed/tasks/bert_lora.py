@@ -14,14 +14,14 @@ from leanfed.errors import SettingsError, nearest
 from leanfed.tasks.encoder import load_encoder, nlp
 from leanfed.tasks.text import IDS, MASK, SEGMENTS, TextSettings
 
-GROUP = 4  # samples of like length that go through the encoder together: little padding, and still fast products
-PAIR_NORM = 4.0  # of a pair's features, so that one learning rate serves classifier and adapters
-DISTANCE_SCALE = 8.0  # of 1 - cos(u, v), which is below 0.6 for nearly all pairs: a classifier learns it first
-LAYER = re.compile(r"(.*\blayers?\.)(\d+)\.")  # where the layers of an encoder are numbered
+GROUP = 4  # samples of similar length encoded together: little padding, and still fast matrix products
+PAIR_NORM = 4.0  # norm of a pair's features; lets classifier and adapters share a learning rate
+DISTANCE_SCALE = 8.0  # factor of 1 - cos(u, v), which is below 0.6 for nearly all pairs: it is learned first
+LAYER = re.compile(r"(.*\blayers?\.)(\d+)\.")  # the layer number in a parameter's name
 
 
 class BertLora(nn.Module):
-    """[adapters of early layers | adapters of late layers, classifier]; all else is frozen and shared by every copy."""
+    """[adapters of early layers | adapters of late layers, classifier]; the rest is frozen and shared by all copies."""
 
     def __init__(self, classes: int, settings: TextSettings) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class BertLora(nn.Module):
         return logits
 
     def _features(self, tokens: Tensor) -> Tensor:
-        """What the classifier sees of some samples of like length."""
+        """The classifier's input for some samples of similar length."""
         if self.pooling == "distance":
             texts = torch.cat(texts_apart(tokens))
             means = _mean(self._encoded(texts).last_hidden_state, texts[:, MASK])
@@ -61,7 +61,7 @@ class BertLora(nn.Module):
         return pair_features(*(_mean(hidden, plane) for plane in (tokens[:, MASK] - second, second)))
 
     def _encoded(self, tokens: Tensor) -> Any:
-        """The encoder's answer."""
+        """The encoder's output."""
         segments = {"token_type_ids": tokens[:, SEGMENTS]} if self._takes_segments else {}
         return self.encoder(input_ids=tokens[:, IDS], attention_mask=tokens[:, MASK], **segments)
 
@@ -89,32 +89,32 @@ def texts_apart(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sharing_weights(model: nn.Module) -> Any:
-    """A copy of the modules but not of their weights: one for every client costs its adapters alone."""
+    """A copy of the modules but not of their weights, so that a further model needs memory for its adapters only."""
     return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
 def pair_features(u: Tensor, v: Tensor) -> Tensor:
-    """|u - v| and u v of two texts, each normalised to mean 0 and variance 1, brought to a norm of about PAIR_NORM."""
+    """|u - v| and u v of two texts, each normalised to mean 0 and variance 1, scaled to a norm of about PAIR_NORM."""
     u, v = (functional.layer_norm(text, list(text.shape[-1:])) for text in (u, v))
     norm: float = (2 * u.shape[1]) ** 0.5
     return torch.cat([(u - v).abs(), u * v], dim=1) * (PAIR_NORM / norm)
 
 
 def distance_features(u: Tensor, v: Tensor) -> Tensor:
-    """1 - cos(u, v) in units that a classifier learns at once, then the pair's features in small ones."""
+    """DISTANCE_SCALE x (1 - cos(u, v)), which a classifier learns first, then the pair's features, scaled down."""
     distance = 1 - functional.cosine_similarity(u, v)
     return torch.cat([DISTANCE_SCALE * distance.unsqueeze(1), pair_features(u, v) / PAIR_NORM], dim=1)
 
 
 def _mean(hidden: Tensor, chosen: Tensor) -> Tensor:
-    """The mean over the chosen tokens."""
+    """The mean hidden state over the chosen tokens."""
     weights = chosen.unsqueeze(-1).to(hidden.dtype)
     mean: Tensor = (hidden * weights).sum(1) / weights.sum(1).clamp_min(1)
     return mean
 
 
 def _adapt(encoder: Any, settings: TextSettings) -> None:
-    """Put adapters into the encoder; only they can be trained."""
+    """Insert adapters into the encoder; only they are trainable."""
     peft = nlp("peft")
     for part in encoder.modules():
         if isinstance(part, nn.Dropout):

@@ -1,4 +1,4 @@
-"""Data sets decoded once into memory-mapped arrays; the cache is written in one step and checked when opened."""
+"""Data sets decoded once into memory-mapped arrays; the cache is written atomically and checked when opened."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def decode_parquet(file: Path, spec: DatasetSpec) -> Samples:
 
 
 def _decode_images(column: polars.Series, shape: tuple[int, ...], file: Path) -> npt.NDArray[np.uint8]:
-    """Encoded pictures to (n, channels, height, width)."""
+    """Encoded images as pixels (n, channels, height, width)."""
     channels, height, width = shape
     pixels = np.empty((len(column), height, width, channels), dtype=np.uint8)
     for row, encoded in enumerate(column.struct.field("bytes")):
@@ -101,19 +101,19 @@ def open_picture(encoded: bytes, channels: int, name: str) -> Image.Image:
 
 
 def join_texts(table: polars.DataFrame, labels: npt.NDArray[np.int64]) -> Samples:
-    """Text columns to one run of UTF-8 bytes and the ends of each text in it."""
+    """Text columns as one array of UTF-8 bytes, and the end of each text in it."""
     encoded = [text.encode() for row in table.iter_rows() for text in row]
     ends = np.cumsum([len(text) for text in encoded], dtype=np.int64).reshape(len(labels), -1)
     return Samples(np.frombuffer(b"".join(encoded), dtype=np.uint8), labels, ends)
 
 
 def _cached(name: str, split: str, key: str, decode: Callable[[], Samples]) -> Samples:
-    """A decoded split, made on first use."""
+    """A decoded split, decoded on first use."""
     return Samples(**cached_arrays(f"{name}-{split}-v{FORMAT}-{key[:24]}", lambda: _parts(decode())))
 
 
 def cached_arrays(name: str, make: Callable[[], Arrays]) -> Arrays:
-    """Open the arrays cached under a name, or make them, move them into place in one step, and open those."""
+    """Open the arrays cached under a name; if there are none, make them and move them into place in one step."""
     folder = cache_root() / name
     found = _open(folder)
     if found is not None:
@@ -124,7 +124,7 @@ def cached_arrays(name: str, make: Callable[[], Arrays]) -> Arrays:
         fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
             _save(arrays, fresh)
-            shutil.rmtree(folder, ignore_errors=True)  # a damaged one; a whole one would have been opened
+            shutil.rmtree(folder, ignore_errors=True)  # it is damaged: a valid one would have been opened
             fresh.rename(folder)
         except OSError:
             if _open(folder) is None:  # unless another process was faster
@@ -145,7 +145,7 @@ def _parts(samples: Samples) -> Arrays:
 
 
 def _save(arrays: Arrays, folder: Path) -> None:
-    """Write the arrays and, last, the manifest that vouches for them."""
+    """Write the arrays and, last, the manifest with their checksums."""
     sums = {}
     for part, array in arrays.items():
         np.save(folder / f"{part}.npy", array)
@@ -154,7 +154,7 @@ def _save(arrays: Arrays, folder: Path) -> None:
 
 
 def _open(folder: Path) -> Arrays | None:
-    """The cached arrays if they are whole and undamaged, else nothing."""
+    """The cached arrays, or None if they are missing, incomplete or damaged."""
     try:
         sums = read_json(folder / "manifest.json")["sha256"]
         if any(sha256_of(folder / f"{part}.npy") != given for part, given in sums.items()):

@@ -1,4 +1,4 @@
-"""Models whose stages run one after another: the private part can go on from features that are already there."""
+"""Models whose stages run one after another, so that the private part can start from stored features."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Stage = Callable[[Tensor], Tensor]
 
 
 class Chain(nn.Module):
-    """A row of stages, each under the name of the module that owns its parameters."""
+    """A sequence of stages, each under the name of the module that owns its parameters."""
 
     @abstractmethod
     def stages(self) -> dict[str, Stage]:
-        """What the model does, in order."""
+        """The stages in order."""
 
     def forward(self, x: Tensor) -> Tensor:
         """All stages."""
@@ -24,14 +24,14 @@ class Chain(nn.Module):
 
 
 def through(stages: Iterable[Stage], x: Tensor) -> Tensor:
-    """What stages make of x, one after another."""
+    """The output of the stages for input x, one after another."""
     for stage in stages:
         x = stage(x)
     return x
 
 
 def cut_at(model: nn.Module, private: Collection[str]) -> tuple[list[Stage], list[Stage]]:
-    """The stages before the first that owns a private parameter, and the rest; any other model is all rest."""
+    """The stages before the first that owns a private parameter, and the rest; ([], [model]) if it is not a chain."""
     if not isinstance(model, Chain):
         return [], [model]
     stages = model.stages()
@@ -41,13 +41,13 @@ def cut_at(model: nn.Module, private: Collection[str]) -> tuple[list[Stage], lis
 
 
 def tail_share(model: Chain, private: Collection[str], shape: tuple[int, ...]) -> float:
-    """Multiply-adds behind the cut over those of the whole model."""
+    """Multiply-adds after the cut as a share of the whole model's."""
     counts = multiply_adds(model, shape)
     return sum(counts[len(cut_at(model, private)[0]) :]) / sum(counts)
 
 
 def multiply_adds(model: Chain, shape: tuple[int, ...]) -> list[int]:
-    """Of the convolutions and linear layers in each stage, for one sample on its way forward."""
+    """Multiply-adds of the convolutions and linear layers in each stage, for the forward pass of one sample."""
     counts: list[int] = []
 
     def count(layer: nn.Conv2d | nn.Linear, _: tuple[Tensor, ...], answer: Tensor) -> None:

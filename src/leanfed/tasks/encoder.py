@@ -1,4 +1,4 @@
-"""Pre-trained text encoders: one frozen copy of each in memory, found without a network before the hub is asked."""
+"""Pre-trained text encoders: one frozen copy of each in memory, from this machine if possible, else from the hub."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MissingExtraError(InputError):
 
 
 def nlp(module: str) -> Any:
-    """A library of the `nlp` extra, imported when a text is first looked at."""
+    """A library of the `nlp` extra, imported on first use."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -51,7 +51,7 @@ def encoder_place(name: str) -> tuple[str, bool]:
 
 @lru_cache(maxsize=2)
 def load_encoder(name: str) -> nn.Module:
-    """The encoder with its pre-trained weights, frozen: the one copy that all models share."""
+    """The encoder with its pre-trained weights, frozen; all models share this copy."""
     model: nn.Module = _from_pretrained("AutoModel", name)
     model.requires_grad_(False)
     return model.eval()
@@ -64,7 +64,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def _from_pretrained(kind: str, name: str) -> Any:
-    """What is on this machine first; the hub only where nothing is, and never where HF_HUB_OFFLINE is set."""
+    """Load from this machine, else from the hub unless HF_HUB_OFFLINE is set."""
     place, local = encoder_place(name)
     load = getattr(nlp("transformers"), kind).from_pretrained
     with _quiet():
@@ -87,7 +87,7 @@ def _from_pretrained(kind: str, name: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the progress bars of transformers, which would break ours."""
+    """Hide the progress bars of transformers, which would garble ours."""
     logging = nlp("transformers.utils.logging")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -99,7 +99,7 @@ def _quiet() -> Iterator[None]:
 
 
 def tokenizer_key(name: str) -> str:
-    """What tells the tokens of two encoders apart: the tokenizer's own vocabulary and rules, or its name on the hub."""
+    """A key for a tokenizer's output: of its vocabulary and rules if they are local, else its name on the hub."""
     place, local = encoder_place(name)
     content = hashlib.sha256(b"" if local else name.encode())
     for file in (Path(place) / part for part in (*TOKENIZER_FILES, "tokenizer_config.json")):

@@ -1,4 +1,4 @@
-"""Where data files are, and how to get those that are not: the local root first, then the hub."""
+"""Local data files, and downloads of missing ones from the hub."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hub_url(source: HubSource, split: str) -> str:
 
 
 def locate(name: str, source: HubSource, split: str, root: Path) -> Path:
-    """The local file of a split, or an error that says what is missing, where it was looked for and how to get it."""
+    """The local file of a split; if it is missing, the error says where it was expected and how to get it."""
     path = root / source.path(split)
     if not path.is_file():
         raise DataError(
@@ -46,7 +46,7 @@ def locate(name: str, source: HubSource, split: str, root: Path) -> Path:
 
 
 def fetch(name: str, source: HubSource, split: str, root: Path, progress: Progress = lambda done, total: None) -> Path:
-    """Download one split into the root: whole and matching the hub's checksum, or not at all."""
+    """Download one split into the root; a file with a wrong length or checksum is not kept."""
     path = root / source.path(split)
     make_folder(path.parent)
     url = hub_url(source, split)
@@ -63,7 +63,7 @@ def fetch(name: str, source: HubSource, split: str, root: Path, progress: Progre
 
 
 def _download(reply: IO[bytes], partial: Path, url: str, progress: Progress) -> None:
-    """Stream a reply into a file and check its length and, where the hub states it, its SHA-256."""
+    """Stream a reply into a file and check its length and, if the hub gives it, its SHA-256."""
     headers = reply.headers  # type: ignore[attr-defined]
     total = int(headers["Content-Length"]) if headers["Content-Length"] else None
     done = 0

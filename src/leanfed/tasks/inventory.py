@@ -1,4 +1,4 @@
-"""What data is here: a row for every split of every data set."""
+"""Which data sets are on this machine: one row per split."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from leanfed.tasks.hub import Progress, data_root, fetch, hub_url
 
 
 def inventory(root: Path | None = None, names: Iterable[str] = (), *, verify: bool = False) -> list[dict[str, Any]]:
-    """The splits of the named data sets, or of all: how many samples, whether they are here, where from."""
+    """One row per split of the named data sets, or of all: number of samples, whether it is present, its source."""
     chosen = list(names) or list(DATASETS)
     return [_row(name, split, DATASETS[name], root, verify) for name in chosen for split in DATASETS[name].rows]
 
 
 def fetch_dataset(name: str, root: Path | None, progress: Progress) -> None:
-    """Download the splits of a data set that are not here."""
+    """Download the missing splits of a data set."""
     source = DATASETS[name].source
     if isinstance(source, LocalSource):
         raise DataError(f"{name!r} is your own data in {source.where}; there is nothing to fetch.")
@@ -52,7 +52,7 @@ def _row(name: str, split: str, spec: DatasetSpec, root: Path | None, verify: bo
 
 
 def _verified(name: str, split: str, spec: DatasetSpec, root: Path | None) -> str:
-    """Decode a split and compare it with what is known of it."""
+    """Decode a split and compare it with its known size and digest."""
     try:
         samples = load_samples(name, split, root)
     except DataError as error:

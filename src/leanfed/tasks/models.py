@@ -20,7 +20,7 @@ from leanfed.tasks.text import TextSettings
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to build a model, what it takes in, and where it is cut by default."""
+    """How to build an image model, its input shape, and its default split."""
 
     build: Callable[[int], nn.Module]  # number of classes -> freshly initialised model
     input_shape: tuple[int, ...]  # (channels, height, width); smaller images are padded with black
@@ -29,7 +29,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class TextModelSpec:
-    """A model of texts: built around the encoder of the settings, whose tokens it takes."""
+    """How to build a text model around the encoder in the settings, and its default split."""
 
     build: Callable[[int, TextSettings], nn.Module]  # number of classes, settings -> freshly initialised model
     default_split: Callable[[TextSettings], str]  # the last layer of the base
@@ -79,13 +79,13 @@ MODELS.add("bert-lora", TextModelSpec(BertLora, lora_split))
 
 
 def default_split(name: str, text: TextSettings) -> str:
-    """Where a model is cut unless the settings say otherwise."""
+    """The last layer of a model's base, unless the settings say otherwise."""
     spec = MODELS[name]
     return spec.default_split(text) if isinstance(spec, TextModelSpec) else spec.default_split
 
 
 def build_model(name: str, classes: int, seed: int, text: TextSettings | None = None) -> nn.Module:
-    """A model whose initial weights follow from the seed alone; torch's own generator is left as it was."""
+    """A model whose initial weights depend on the seed only; torch's global generator is not changed."""
     spec = MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % 2**63)

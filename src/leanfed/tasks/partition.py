@@ -1,4 +1,4 @@
-"""How samples are dealt to clients: Class-m, Dirichlet(alpha) or IID, each with a test set of the same class mix."""
+"""Partitions of samples over clients (Class-m, Dirichlet(alpha), IID); test sets match the clients' class mix."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class PartitionSettings(Section):
     classes_per_client: int | None = Field(default=None, ge=1)
     """m of Class-m."""
     alpha: float | None = Field(default=None, gt=0)
-    """Concentration of the Dirichlet split: smaller is less alike."""
+    """Concentration of the Dirichlet split: the smaller, the more the clients differ."""
     capped: bool = True
-    """Whether a client of a Dirichlet split that has the average number of samples gets no more, as in Lin et al.
-    (2020), which the paper follows; false: the plain draw, where sizes differ more and a client has more classes."""
+    """Whether a client of a Dirichlet split gets no further classes once it has the average number of samples, as in
+    Lin et al. (2020), which the paper follows; false: the plain draw, with more varied sizes and more classes each."""
     min_samples: int = Field(default=10, ge=1)
     """The fewest training samples a client may hold."""
 
@@ -79,14 +79,14 @@ class Partition:
 
 
 def all_to(client: int, clients: int, train: int, test: int) -> Partition:
-    """Every sample to one client: the data set as a device sees it that has only its own."""
+    """Every sample to one client, for a device that has only its own data."""
     nothing = np.empty(0, dtype=np.int64)
     parts = ([np.arange(count) if n == client else nothing for n in range(clients)] for count in (train, test))
     return Partition(*map(tuple, parts))
 
 
 def make_partition(train: Ints, test: Ints, classes: int, settings: PartitionSettings, seed: int) -> Partition:
-    """Deal training samples by the settings, then test samples so that each client has its own class mix."""
+    """Assign training samples by the settings, then test samples in each client's class mix."""
     _check(train, test, classes, settings)
     rng = stream(seed, "partition")
     owners = _owners(train, classes, settings, rng)
@@ -96,7 +96,7 @@ def make_partition(train: Ints, test: Ints, classes: int, settings: PartitionSet
 
 
 def _check(train: Ints, test: Ints, classes: int, settings: PartitionSettings) -> None:
-    """Refuse what the data cannot give."""
+    """Refuse settings that the data cannot satisfy."""
     needed = settings.clients * settings.min_samples
     if needed > len(train):
         raise DataError(
@@ -134,7 +134,7 @@ def _owners(labels: Ints, classes: int, settings: PartitionSettings, rng: np.ran
 
 
 def draw_classes(clients: int, per_client: int, classes: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """(clients, classes): which classes each client holds; a class that no client drew replaces a crowded one."""
+    """(clients, classes): which classes each client holds; a class that no client drew replaces one that many have."""
     held = np.zeros((clients, classes), dtype=bool)
     for client in range(clients):
         held[client, rng.choice(classes, per_client, replace=False)] = True
@@ -146,7 +146,7 @@ def draw_classes(clients: int, per_client: int, classes: int, rng: np.random.Gen
 
 
 def _deal_classes(labels: Ints, held: npt.NDArray[np.bool_], rng: np.random.Generator) -> Ints:
-    """Deal each class like cards to its owners: shares differ by at most one sample."""
+    """Deal out each class among its owners in turn: shares differ by at most one sample."""
     owners = np.empty(len(labels), dtype=np.int64)
     for label in range(held.shape[1]):
         rows = rng.permutation(np.flatnonzero(labels == label))
@@ -195,9 +195,9 @@ def _top_up(owners: Ints, labels: Ints, settings: PartitionSettings) -> Ints:
 
 
 def matching_counts(train_counts: Ints, available: Ints) -> Ints:
-    """(clients, classes) test counts in proportion to the training counts, each off by less than one.
+    """(clients, classes) test counts in proportion to the training counts, rounded up or down.
 
-    A client whose share rounds to nothing gets one sample of its largest class from the client richest in it.
+    A client whose counts round to zero gets one sample of its largest class from the client that has most of it.
     """
     totals = train_counts.sum(axis=0)
     quotas = train_counts * np.divide(available, totals, out=np.zeros(len(totals)), where=totals > 0)
@@ -229,7 +229,7 @@ def _rows_of(owners: Ints, clients: int) -> tuple[Ints, ...]:
 
 
 def _deal(labels: Ints, counts: Ints, rng: np.random.Generator) -> tuple[Ints, ...]:
-    """Deal shuffled rows of each class in the given counts."""
+    """Distribute shuffled rows of each class by the given counts."""
     parts: list[list[Ints]] = [[] for _ in range(len(counts))]
     for label in range(counts.shape[1]):
         rows = rng.permutation(np.flatnonzero(labels == label))

@@ -14,13 +14,13 @@ WIDTHS = (64, 128, 256, 512)  # channels of the four stages
 
 
 class Conv3x3(nn.Conv2d):
-    """A 3x3 convolution with padding 1 that does no work for taps which only ever see padding."""
+    """A 3x3 convolution with padding 1 that skips kernel entries which only ever meet padding."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__(inside, outside, 3, stride, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Where one pixel is left (inputs up to 2x2), it is a linear layer of the taps that meet the image."""
+        """For a single output pixel (inputs up to 2x2), a linear layer of the kernel entries that meet the image."""
         height, width = x.shape[2:]
         if max(height, width) > self.stride[0]:
             return super().forward(x)
@@ -52,8 +52,8 @@ class Block(nn.Module):
 class ResNet18(Chain):
     """Four stages of two blocks: 11,173,962 parameters for ten classes with the small stem.
 
-    The small stem keeps 32x32 pixels. The large one, made for 224x224, leaves 8x8 of them: about a fifteenth of the
-    arithmetic, and a last stage of one pixel, where only the middle of each 3x3 kernel ever learns.
+    The small stem keeps 32x32 pixels. The large one, made for 224x224, reduces them to 8x8: about a fifteenth of the
+    arithmetic, and a last stage of one pixel, where only the centre of each 3x3 kernel is ever trained.
     """
 
     def __init__(

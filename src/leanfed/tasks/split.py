@@ -1,4 +1,4 @@
-"""The cut of a model into a shared part and a private part, and the model as one flat vector [shared | private]."""
+"""The split of a model into a shared and a private part, and the model as one flat vector [shared | private]."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class Split:
         return Split(shared=self.private, private=self.shared)
 
     def all_shared(self) -> Split:
-        """Nothing private."""
+        """The split with every parameter shared."""
         return Split(shared=self.shapes, private={})
 
 
 def split_after(model: nn.Module, layer: str) -> Split:
-    """Cut behind `layer`: it and everything before it is the shared base, the rest the private head.
+    """Split after `layer`: it and everything before it is the shared base, the rest the private head.
 
-    The cut is generic over modules: parameters are taken in the order in which the model registers them, those that
-    are frozen are left out, and `layer` may be any prefix of a parameter's name at a layer boundary.
+    This works for any module: parameters are taken in the order in which the model registers them, frozen ones are left
+    out, and `layer` may be any prefix of a parameter's name that ends at a dot.
     """
     shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
     names = list(shapes)
@@ -87,13 +87,12 @@ def modules_of(names: Iterable[str]) -> set[str]:
 class FlatModel:
     """A model whose weights and gradients are views into two flat vectors laid out as [shared | private].
 
-    Parameters outside the split (those that do not require a gradient) are frozen: they stay as the model was built
-    and belong to nobody. What the model keeps beside its parameters is in `statistics`; those of the layers with
-    shared parameters travel where `share_statistics` is set. Training uses the statistics of the batch and updates the
-    running ones; answers use the running ones.
+    Parameters outside the split (those that do not require a gradient) are frozen at their initial values.
+    `statistics` are the model's persistent buffers; with `share_statistics`, those of layers with shared parameters are
+    sent to the server. Training uses the statistics of the batch and updates the running ones; predictions use the
+    running ones.
 
-    A `Chain` is cut at the first stage with private parameters, and what enters it is kept for `head_gradient`; of
-    other models the inputs are.
+    For `head_gradient`, a `Chain` keeps the input of its first stage with private parameters, other models the batch.
     """
 
     def __init__(self, model: nn.Module, split: Split, *, share_statistics: bool = False) -> None:
@@ -104,12 +103,12 @@ class FlatModel:
         self.random = any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules())
         self._weights = flatten(model, split.shapes)
         self._gradient = torch.zeros_like(self._weights)
-        self.initial = self._weights.clone()  # the weights the model was built with, the same on every machine
+        self.initial = self._weights.clone()  # (d,), the same on every machine
         start = 0
         parameters = dict(model.named_parameters())
         self._private = [parameters[name] for name in split.private]
         self._before, self._behind = cut_at(model, split.private)
-        self.features = torch.empty(0)  # what last entered the private part
+        self.features = torch.empty(0)  # last input of the private part
         self._base_statistics = base.places
         for name, shape in split.shapes.items():
             end = start + math.prod(shape)
@@ -118,7 +117,7 @@ class FlatModel:
             start = end
 
     def load(self, weights: Tensor | tuple[Tensor, ...]) -> None:
-        """Put weights in place: one vector (d,), or its parts one behind the other."""
+        """Load weights: one vector (d,), or consecutive parts of it."""
         start = 0
         for part in (weights,) if isinstance(weights, Tensor) else weights:
             end = start + len(part)
@@ -142,17 +141,17 @@ class FlatModel:
     def head_gradient(self, private: Tensor, labels: Tensor) -> Tensor:
         """The gradient (d_P,) at other private weights, on the batch and the shared weights of the last call.
 
-        Running statistics of shared layers stay as that call left them, also where they are passed again.
+        Running statistics of shared layers are not updated a second time, even if the batch passes those layers again.
         """
         self._weights[self.split.shared_size :].copy_(private)
-        keeping = self.statistics.held(self._base_statistics) if len(self._base_statistics) else nullcontext()
+        keeping = self.statistics.unchanged(self._base_statistics) if len(self._base_statistics) else nullcontext()
         with torch.enable_grad(), keeping:
             loss = functional.cross_entropy(through(self._behind, self.features), labels)
             slopes = torch.autograd.grad(loss, self._private)
         return torch.cat([slope.reshape(-1) for slope in slopes])
 
     def measure_statistics(self, weights: Tensor | tuple[Tensor, ...], batches: Iterable[Tensor]) -> None:
-        """Renew the statistics of batch normalisation at the given weights: their plain mean over the batches."""
+        """Replace the running statistics of batch normalisation by their plain mean over the batches."""
         layers = [part for part in self.model.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
         if not layers:
             return
@@ -161,7 +160,7 @@ class FlatModel:
         self.model.train()
         for layer in layers:
             layer.reset_running_stats()
-            layer.momentum = None  # torch's word for a plain mean
+            layer.momentum = None  # torch: a plain mean
         with torch.no_grad():
             for inputs in batches:
                 self.model(inputs)
@@ -169,7 +168,7 @@ class FlatModel:
             layer.momentum = momentum
 
     def logits(self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor) -> Tensor:
-        """The model's answer at the given weights and its running statistics."""
+        """The model's logits at the given weights, with its running statistics."""
         self.model.eval()
         self.load(weights)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What a model keeps beside its weights: running statistics of normalisation layers, as one flat vector."""
+"""Running statistics of a model's normalisation layers as one flat vector."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EXACT = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
 class Statistics:
     """The persistent buffers of a model (such as running means and variances), read and written as float32.
 
-    Buffers that a model does not save in its state_dict are taken for constants. `shared` names the layers (modules)
-    whose statistics travel; `places` are their positions in the vector.
+    Buffers that are not in a model's state_dict are treated as constants. `shared` names the layers (modules) whose
+    statistics are sent to the server; `places` are their positions in the vector.
     """
 
     def __init__(self, model: nn.Module, shared: Collection[str] = ()) -> None:
@@ -44,15 +44,15 @@ class Statistics:
         return torch.cat(parts) if parts else torch.empty(0)
 
     @contextmanager
-    def held(self, places: Tensor) -> Iterator[None]:
-        """What is done inside does not change the statistics at some positions."""
+    def unchanged(self, places: Tensor) -> Iterator[None]:
+        """Restore the statistics at these positions on leaving the context."""
         before = self.read()[places]
         yield
         if len(places):
             self.write(self.read().index_copy_(0, places, before))
 
     def write(self, values: Tensor) -> None:
-        """Put back what `read` gave; whole numbers are rounded."""
+        """Set all statistics from a vector as returned by `read`; integers are rounded."""
         start = 0
         for buffer in self._buffers.values():
             end = start + math.prod(buffer.shape)

@@ -1,4 +1,4 @@
-"""A learning task: a data set dealt to clients, a model, and its cut; everything follows from the seed."""
+"""A learning task: a data set partitioned over clients, a model, and its split; all determined by the seed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from leanfed.tasks.split import Split, flatten, split_after
 from leanfed.tasks.text import TextSettings, Tokens, load_tokens
 
 Change = Literal["crop", "flip"]
-SHIFT = 4  # pixels to each side that a crop may move a picture
+SHIFT = 4  # pixels in each direction by which a crop may shift an image
 
 
 class TaskSettings(Section):
-    """What is learned."""
+    """The learning task: data, model and partition."""
 
     dataset: str = "mnist-5k"
     """A data set by name; `leanfed data` lists them."""
@@ -55,7 +55,7 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Images:
-    """Images padded to the model's input size, kept as bytes and normalised when drawn."""
+    """Images padded to the model's input size, stored as bytes and normalised when they are drawn."""
 
     pixels: Pixels  # (n, channels, height, width)
     labels: Ints
@@ -63,13 +63,13 @@ class Images:
     deviation: Tensor
 
     def batch(self, rows: Ints, change: Callable[[Pixels], Pixels] = lambda pixels: pixels) -> Batch:
-        """The given rows, changed if asked, as (pixel / 255 - mean) / deviation."""
+        """The given rows, augmented by `change`, as (pixel / 255 - mean) / deviation."""
         pixels = torch.from_numpy(np.ascontiguousarray(change(self.pixels[rows]))).to(torch.float32)
         return Batch(pixels.div_(255).sub_(self.mean).div_(self.deviation), torch.from_numpy(self.labels[rows]))
 
 
 def changed(pixels: Pixels, how: Sequence[Change], rng: np.random.Generator) -> Pixels:
-    """Pictures (n, channels, height, width), each shifted within a black frame and mirrored half of the time."""
+    """Augmented images (n, channels, height, width): shifted with black padding, and mirrored half of the time."""
     if "crop" in how:
         height, width = pixels.shape[2:]
         framed = np.pad(pixels, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
@@ -87,7 +87,7 @@ def draw_rows(rows: Ints, size: int, rng: np.random.Generator) -> Ints:
 
 
 def epoch_rows(rows: Ints, size: int, rng: np.random.Generator) -> Iterator[Ints]:
-    """Every sample once, shuffled, in batches of `size`; the last one takes what is left."""
+    """Every sample once, shuffled, in batches of `size`; the last one may be smaller."""
     shuffled = rng.permutation(rows)
     for start in range(0, len(rows), size):
         yield shuffled[start : start + size]
@@ -95,7 +95,7 @@ def epoch_rows(rows: Ints, size: int, rng: np.random.Generator) -> Iterator[Ints
 
 @dataclass(frozen=True)
 class Task:
-    """Clients with their own data, and a model that they learn."""
+    """Clients with their own data, and the model that they train."""
 
     settings: TaskSettings
     seed: int
@@ -105,22 +105,22 @@ class Task:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return len(self.partition.train)
 
     @property
     def gamma(self) -> Floats:
-        """gamma_n, from sample counts."""
+        """gamma_n = D_n / sum of D_n, from the clients' training samples."""
         return self.partition.gamma
 
     @property
     def classes(self) -> int:
-        """Number of labels."""
+        """Number of classes."""
         return DATASETS[self.settings.dataset].classes
 
     @cached_property
     def split(self) -> Split:
-        """The cut into shared base and private head."""
+        """The split into shared base and private head."""
         layer = self.settings.split or default_split(self.settings.model, self.settings.text)
         return split_after(self.new_model("base"), layer)
 
@@ -130,11 +130,11 @@ class Task:
         return build_model(self.settings.model, self.classes, seed, self.settings.text)
 
     def initial_shared(self, split: Split) -> Tensor:
-        """The shared part starts once, the same for every method."""
+        """The initial shared part, the same for every method."""
         return flatten(self.new_model("base"), split.shared)
 
     def initial_private(self, split: Split, client: int) -> Tensor:
-        """Each client's private part starts from a stream of its own."""
+        """A client's initial private part, from the client's own random stream."""
         if not split.private:
             return torch.empty(0)
         return flatten(self.new_model("head", client), split.private)
@@ -143,7 +143,7 @@ class Task:
         """The training batches of one client in one round: `steps` draws, or `epochs` passes over its data."""
         rows = self.partition.train[client]
         rng = stream(self.seed, "batch", round_number, client)
-        looks = stream(self.seed, "augment", round_number, client)  # of its own: the rows are drawn the same without
+        looks = stream(self.seed, "augment", round_number, client)  # separate: `rng` draws the same rows without it
         if epochs is None:
             drawn = (draw_rows(rows, size, rng) for _ in range(steps))
         else:
@@ -158,7 +158,7 @@ class Task:
 
     @cached_property
     def majority_guess(self) -> Floats:
-        """Per client: accuracy on its test set of always naming its most frequent training label."""
+        """Per client: accuracy on its test set of always predicting its most frequent training label."""
         guesses = self.majority_labels
         return np.array(
             [np.mean(self.test.labels[rows] == guess) for rows, guess in zip(self.partition.test, guesses, strict=True)]
@@ -166,7 +166,7 @@ class Task:
 
 
 def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None, *, owner: int | None = None) -> Task:
-    """Load the data, deal it to clients (or give it all to its owner), and check that the model can take it."""
+    """Load the data, partition it over clients (or give it all to `owner`), and check that it fits the model."""
     spec = DATASETS[settings.dataset]
     train, test = (_inputs(settings, split, data_root) for split in ("train", settings.test_on))
     if owner is None:
@@ -174,12 +174,12 @@ def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None,
     else:
         partition = all_to(owner, settings.partition.clients, len(train.labels), len(test.labels))
     task = Task(settings, seed, train, test, partition)
-    _ = task.split  # refuse an unknown layer now, not in the first round
+    _ = task.split  # raises for an unknown layer now rather than in the first round
     return task
 
 
 def _inputs(settings: TaskSettings, split: str, root: Path | None) -> Images | Tokens:
-    """One split as the model takes it."""
+    """One split in the form that the model takes."""
     spec, shape = DATASETS[settings.dataset], MODELS[settings.model].input_shape
     if shape is None and spec.shape is None and settings.augment:
         raise SettingsError(f"task.augment changes pictures, but {settings.dataset!r} has texts. Leave it out.")

@@ -1,4 +1,4 @@
-"""Texts as a model of texts takes them: tokens of one encoder, made once, cached, and trimmed when drawn."""
+"""Texts as tokens of an encoder: tokenised once, cached, and padded to a batch's longest when drawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leanfed.tasks.cache import Arrays, Samples, cached_arrays, load_samples
 from leanfed.tasks.encoder import PACKAGED, load_tokenizer, tokenizer_key
 
 FORMAT = 1  # raised when the layout of cached tokens changes
-OF_PAIRS = ("pair", "distance")  # ways of pooling that need two texts
+OF_PAIRS = ("pair", "distance")  # kinds of pooling that need two texts
 IDS, MASK, SEGMENTS = range(3)  # the planes of a batch of tokens
 
 
@@ -33,15 +33,15 @@ class TextSettings(Section):
     """Tokens of a sample at most; the longer text of a pair is cut first."""
     pooling: Literal["cls", "mean", "pair", "distance"] = "cls"
     """What the classifier sees: the first token, the mean of all, or |u - v| and u v of two texts' means u and v; for
-    "distance" the texts are encoded apart, and 1 - cos(u, v) stands before those in larger units."""
+    "distance" the texts are encoded separately, and a scaled-up 1 - cos(u, v) comes before those."""
     rank: int = Field(default=8, ge=1)
     """Rank of the adapters."""
     scale: float = Field(default=2.0, gt=0)
-    """An adapter adds scale x B A x to what its frozen layer gives (lora_alpha / rank)."""
+    """An adapter adds scale x B A x to the output of its frozen layer (lora_alpha / rank)."""
     targets: tuple[str, ...] = ()
     """Layers that get an adapter, by the end of their names; the queries and values of attention when left out."""
     private_layers: int | None = Field(default=None, ge=0)
-    """Last layers of the encoder whose adapters are private, with the classifier; a third of them when left out."""
+    """Number of last encoder layers whose adapters are private, like the classifier; a third of all when left out."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of activations dropped in training, in the encoder and in its adapters."""
 
@@ -84,7 +84,7 @@ def load_tokens(name: str, split: str, settings: TextSettings, root: Path | None
 
 
 def tokenise(samples: Samples, settings: TextSettings) -> Arrays:
-    """Token numbers of all samples in one run, the text they belong to, and where each sample ends."""
+    """Token numbers of all samples in one array, the text (0 or 1) of each token, and the end of each sample."""
     columns = list(zip(*(samples.texts(row) for row in range(len(samples))), strict=True))
     if len(columns) > 2:
         raise SettingsError(f"A text model takes one text or a pair, not {len(columns)}. Name fewer columns.")
@@ -93,7 +93,7 @@ def tokenise(samples: Samples, settings: TextSettings) -> Arrays:
     )
     segments = [[place or 0 for place in coded.sequence_ids(row)] for row in range(len(samples))]
     for ids, places in zip(coded["input_ids"], segments, strict=True):
-        # The separators behind a text have no text of their own; the last one goes with the last text, as BERT has it.
+        # Separators belong to no text; the last one is counted with the last text, as in BERT.
         places[-1] = max(places)
         assert len(ids) == len(places)
     return {

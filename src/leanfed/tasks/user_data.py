@@ -1,4 +1,4 @@
-"""A user's own data and model under a name: a folder of pictures, a Parquet file, an nn.Module."""
+"""Registration of a user's own data and models: a folder of images, a Parquet file, an nn.Module."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-EVERY = 5  # without a test set of its own, every fifth sample of each class tests
+EVERY = 5  # without a test set, every fifth sample of each class is for testing
 
 
 @dataclass(frozen=True)
 class Format:
-    """The size that pictures are brought to."""
+    """The size that images are scaled to."""
 
     size: int
     channels: int
@@ -166,7 +166,7 @@ def _add(
 
 
 def _pictures(folder: Path) -> list[tuple[Path, str]]:
-    """(file, class) of every picture in the folders of a folder."""
+    """(file, class) of every image in the subfolders, which are named after classes."""
     classes = sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
     return [
         (file, child.name)
@@ -177,7 +177,7 @@ def _pictures(folder: Path) -> list[tuple[Path, str]]:
 
 
 def _every_fifth(pictures: list[tuple[Path, str]]) -> dict[str, list[tuple[Path, str]]]:
-    """Pictures to train and to test on."""
+    """Images for training and for testing, by split."""
     names = sorted({label for _, label in pictures})
     held = _fifth(_numbers([label for _, label in pictures], names))
     pairs = list(zip(pictures, held, strict=True))
@@ -185,7 +185,7 @@ def _every_fifth(pictures: list[tuple[Path, str]]) -> dict[str, list[tuple[Path,
 
 
 def _fifth(labels: Ints) -> npt.NDArray[np.bool_]:
-    """Every fifth sample of each class, in their order."""
+    """Mask of every fifth sample of each class, in the given order."""
     held = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         held[np.flatnonzero(labels == label)[EVERY - 1 :: EVERY]] = True

@@ -1,4 +1,4 @@
-"""What the server dares to use: an answer is taken whole or refused with a reason; nothing in between."""
+"""Checks of a client's answer: the server accepts it as a whole or refuses it with a reason."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from leanfed.rounds.wire import from_frame
 
 @dataclass(frozen=True)
 class Expected:
-    """What an honest answer to an order looks like."""
+    """The properties of a valid answer to an order."""
 
     order: Order
     size: int  # entries of the shared vector
-    entries: int  # of which so many are sent
+    entries: int  # number of them that are sent
     mask: bool
     value_bytes: int
     last_frame: str | None  # SHA-256 of the client's last accepted update
 
     @property
     def most_bytes(self) -> int:
-        """No honest frame is longer: header, a bit per entry, every value."""
+        """Upper bound of a valid frame: header, one bit per entry, every value."""
         values = 0 if self.mask else self.entries * self.value_bytes
         return OVERHEAD_BYTES + bitmap_bytes(self.size) + values
 
 
 def check_answer(answer: Answer, expected: Expected) -> None:
-    """Refuse an answer that is not one to this order."""
+    """Refuse an answer that does not match the order."""
     order = expected.order
     if answer.run != order.run:
         raise MessageError("stale", f"it is of run {answer.run[:16]!r}, not of {order.run!r}")
@@ -48,7 +48,7 @@ def check_answer(answer: Answer, expected: Expected) -> None:
 
 
 def read_update(answer: Answer, expected: Expected) -> Upload:
-    """The update inside an answer, or a `MessageError`."""
+    """The update in an answer; raises `MessageError` if it is not valid."""
     if answer.loss is None or answer.samples is None:
         raise MessageError("malformed", "it has no loss or no count of samples")
     if len(answer.frame) > expected.most_bytes:

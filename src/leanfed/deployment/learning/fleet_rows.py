@@ -1,4 +1,4 @@
-"""A round as rows: what the model predicted beside what was measured, in the columns of every run folder."""
+"""The rows of a fleet's round: predicted and measured values, in the columns of every run folder."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from leanfed.rounds.loop import client_columns, evaluation_columns, round_row, t
 
 
 @dataclass
-class Held:
-    """The last round's rows, until the next round brings the test of its model."""
+class PendingRound:
+    """The last round's rows, kept until the next round brings the tests of its model."""
 
     row: dict[str, Any]
     columns: dict[str, list[Any]]
-    due: bool  # whether that test is wanted
+    due: bool  # whether its model is to be tested
     evaluations: dict[str, list[Any]] = field(default_factory=lambda: _lists(evaluation_columns(0, None)))
 
     def complete(self, tested: Mapping[int, tuple[float, float]], gamma: Mapping[int, float], per_client: bool) -> None:
-        """Fill in the test results of those who sent one, gamma renormalised over them."""
+        """Fill in the test results of the clients that sent one, with gamma renormalised over them."""
         if not self.due or not tested:
             return
         clients = sorted(tested)
@@ -42,7 +42,7 @@ class Held:
             self.columns["accuracy"] = [tested.get(client, (None,))[0] for client in self.columns["client"]]
 
     def frames(self) -> dict[str, pl.DataFrame]:
-        """As tables."""
+        """The rows as tables by name."""
         return {
             "rounds": typed_frame({name: [value] for name, value in self.row.items()}),
             "clients": typed_frame(self.columns),
@@ -75,8 +75,8 @@ def rows_of(
     counts: Mapping[str, int],
     elapsed_s: float,
     due: bool,
-) -> Held:
-    """Prediction and reality of one round; `plan` holds those whose updates were applied."""
+) -> PendingRound:
+    """Predicted and measured values of one round; `plan` contains the clients whose updates were applied."""
     bill = accountant.bill(plan, outcome)
     answers = [accepted[client] for client in plan.participants]
     row = {**round_row(accountant.world, plan, outcome, None), **bill.round_row(), "elapsed_s": elapsed_s}
@@ -93,7 +93,7 @@ def rows_of(
         "message_bytes": [float(one.message_bytes) for one in answers],
         "measured_j": [one.device.step_j for one in answers],
     }
-    return Held(row, _lists(columns), due)
+    return PendingRound(row, _lists(columns), due)
 
 
 def _lists(columns: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""The server's loop: learn who is there, plan, send orders, collect until the deadline, check, aggregate, record."""
+"""The server's loop: find nodes, plan, send orders, collect answers until the deadline, check, aggregate, record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leanfed.compression.codec import encode
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.checks import digest
 from leanfed.deployment.learning.config import RunConfig
-from leanfed.deployment.learning.fleet_rows import Held, outcome_of, rows_of
+from leanfed.deployment.learning.fleet_rows import PendingRound, outcome_of, rows_of
 from leanfed.deployment.learning.mail import Accepted, Clock, Inbox, Letter, Post
 from leanfed.deployment.learning.members import Members
 from leanfed.deployment.learning.messages import HelloRequest, base_record, pack
@@ -32,7 +32,7 @@ from leanfed.rounds.planning import Planned
 from leanfed.runs.build import arrived, finish_folder
 from leanfed.runs.settings import Settings
 
-GRACE_S = 5.0  # a letter lives this much longer than the round that it is for
+GRACE_S = 5.0  # a message is valid for this much longer than its round
 
 
 class NoQuorumError(LeanfedError):
@@ -40,7 +40,7 @@ class NoQuorumError(LeanfedError):
 
 
 class FleetServer:
-    """One run over a fleet. Its folder is like a simulated run's, and so is what it holds."""
+    """One run on a fleet; its run folder has the same files and tables as that of a simulation."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class FleetServer:
         audit = Audit(Path(config.audit) if config.audit else folder.path / "audit.jsonl")
         self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.clients)
         self.planner: FleetPlanner | None = None
-        self.held: Held | None = None
-        self._arrived = False  # at the accuracy where the run is to end
-        self._counted: dict[int, int] = {}  # the sample counts that the planner stands on
+        self.pending: PendingRound | None = None
+        self._arrived = False  # whether the accuracy that ends the run is reached
+        self._counted: dict[int, int] = {}  # client -> samples, as the planner was built
 
     def play(self) -> None:
-        """All rounds that are left, then the last test and the final files."""
+        """Run the remaining rounds, then the last test, and write the final files."""
         checkpoints = Checkpoints(self.folder.checkpoint, self.run_name)
         with closing(checkpoints):
             progress = self._load(checkpoints)
@@ -79,7 +79,7 @@ class FleetServer:
     # Joining
 
     def _gather(self) -> None:
-        """Wait for the fleet, or for as long as the settings say."""
+        """Wait until the expected nodes have joined, for at most join_s seconds."""
         wanted = self.config.nodes or self.inbox.clients
         end = self.clock.steady() + self.config.join_s
         while self._present() < wanted and self.clock.steady() < end:
@@ -95,7 +95,7 @@ class FleetServer:
         return sum(member.node in self.inbox.members.greeted for member in self.inbox.members)
 
     def _greet(self, ttl_s: float) -> None:
-        """Ask nodes that are new here who they are; their answers are taken whenever they come."""
+        """Ask new nodes to identify themselves; `_collect` processes their answers whenever they arrive."""
         members = self.inbox.members
         new = sorted(self.post.online() - members.asked)
         request = pack(request=HelloRequest(run=self.run_name))
@@ -105,7 +105,7 @@ class FleetServer:
             members.asked.discard(letter.node)
 
     def _collect(self) -> None:
-        """Take what has come."""
+        """Process the messages that have arrived."""
         deliveries = self.post.collect()
         online = self.post.online() if any(one.sent.letter.expected is None for one in deliveries) else set()
         for delivery in deliveries:
@@ -119,7 +119,7 @@ class FleetServer:
     # Rounds
 
     def _round(self, progress: Progress, checkpoints: Checkpoints) -> Progress:
-        """One exchange; tried again until a quorum answers."""
+        """Run one round; repeated until a quorum answers, for at most `attempts` times."""
         for attempt in range(self.config.attempts):
             began = self.clock.steady()
             planned = self._plan(progress.round)
@@ -138,7 +138,7 @@ class FleetServer:
         )
 
     def _needed(self, plan: RoundPlan) -> int:
-        """The quorum: a share of the participants and of those who would have been, had they been there."""
+        """The quorum: a share of the participants and of the selected clients that were not available."""
         planner, members = self._planner(), self.inbox.members.by_client
         asked = planner.world.cohort(plan.round)
         known = [client for client in asked if client in members and not members[client].set_aside]
@@ -146,7 +146,7 @@ class FleetServer:
         return math.ceil(self.config.quorum * (len(plan.participants) + len(missing)))
 
     def _plan(self, number: int) -> Planned | None:
-        """The plan for those who are there; waits as long as a round takes for somebody to be."""
+        """A plan for the available clients; waits for them for at most deadline_s seconds, then returns None."""
         end = self.clock.steady() + self.config.deadline_s
         while True:
             self._greet(self.config.deadline_s)
@@ -158,7 +158,7 @@ class FleetServer:
             self.clock.sleep(self.config.poll_s)
 
     def _planner(self) -> FleetPlanner:
-        """The planner; made anew when the sample counts have changed."""
+        """The planner; rebuilt if the sample counts have changed."""
         members = self.inbox.members
         counted = {member.client: member.samples for member in members}
         if self.planner is None or counted != self._counted:
@@ -176,9 +176,9 @@ class FleetServer:
         return self.planner
 
     def _exchange(self, progress: Progress, plan: RoundPlan | None) -> None:
-        """Send the base and everybody's orders, then wait for answers until the deadline."""
+        """Send the base and every client's order, then wait for answers until the deadline."""
         self.inbox.open_round(progress.round)
-        evaluate = self.held is not None and self.held.due
+        evaluate = self.pending is not None and self.pending.due
         base = base_record(encode(len(progress.server.shared), None, progress.server.shared.numpy()))
         letters = []
         chosen = [self.inbox.members[client] for client in self._available()]
@@ -203,21 +203,21 @@ class FleetServer:
         self.inbox.waiting.clear()
 
     def _apply(self, progress: Progress, planned: Planned, checkpoints: Checkpoints, elapsed_s: float) -> Progress:
-        """Step the base, release the last round's rows, and put it all on disk before anybody hears of it."""
+        """Update the base, complete the last round's rows, and save everything before the next orders are sent."""
         planner, accepted, number = self._planner(), self.inbox.accepted, progress.round
         plan = _applied_part(planned.plan, accepted)
         gamma = planner.world.task.gamma
         server = progress.server
-        if plan.participants:  # a round that nobody can make passes
+        if plan.participants:  # without participants the base does not change
             members = list(plan.participants)
             uploads = [accepted[client].upload for client in members]
             mean = planner.world.aggregation.combine(len(server.shared), gamma[members], uploads)
             server = self.settings.algorithm.step(server, mean, self.settings.training, number)
         outcome = outcome_of(server, accepted)
-        self._complete_held()
-        finished = self.held
+        self._complete_pending()
+        finished = self.pending
         self._arrived = finished is not None and arrived(self.settings, finished.frames()["rounds"])
-        self.held = rows_of(
+        self.pending = rows_of(
             plan,
             outcome,
             planner.accountant,
@@ -238,42 +238,42 @@ class FleetServer:
         self._log(planned, plan, number, elapsed_s)
         return after
 
-    # Beginning and end
+    # Start and end
 
     def _load(self, checkpoints: Checkpoints) -> Progress:
-        """Where the run stands: its newest checkpoint, or the beginning."""
+        """The state in the newest checkpoint, or the initial state."""
         world = far_world(self.settings, {}, {})
-        nobody = ClientStore(0, lambda client: self.settings.algorithm.start_client(world.task, client))
+        no_clients = ClientStore(0, lambda client: self.settings.algorithm.start_client(world.task, client))
         progress = checkpoints.load(world)
         if progress is None:
-            return Progress(0, self.settings.algorithm.start_server(world.task), nobody)
+            return Progress(0, self.settings.algorithm.start_server(world.task), no_clients)
         extra = checkpoints.extra
         self.inbox.members = Members.from_json(extra["members"])
         self.inbox.totals.update(extra["totals"])
-        self.held = Held(**extra["held"])
+        self.pending = PendingRound(**extra["held"])
         self._planner().planner.remember(extra["planner"])
-        return Progress(progress.round, progress.server, nobody)
+        return Progress(progress.round, progress.server, no_clients)
 
     def _extra(self) -> dict[str, Any]:
-        """What a new run of the server must know beside the base: members, plans, prices, rows not yet released."""
+        """State for a resumed server besides the base: members, totals, the planner's memory, the pending round."""
         return {
             "members": self.inbox.members.to_json(),
             "totals": dict(self.inbox.totals),
             "planner": self._planner().planner.memory(),
-            "held": self.held.to_json() if self.held is not None else None,
+            "held": self.pending.to_json() if self.pending is not None else None,
         }
 
-    def _complete_held(self) -> None:
-        """Give the last round's rows the tests that came with this one."""
-        if self.held is not None:
+    def _complete_pending(self) -> None:
+        """Add the test results that arrived in this round to the last round's rows."""
+        if self.pending is not None:
             gamma = dict(enumerate(self._planner().world.task.gamma.tolist()))
-            self.held.complete(self.inbox.tested, gamma, self.settings.evaluation.per_client)
+            self.pending.complete(self.inbox.tested, gamma, self.settings.evaluation.per_client)
         self.inbox.tested = {}
 
     def _finish(self, progress: Progress, checkpoints: Checkpoints) -> None:
-        """Test the last model on every client that is there, then write the final files."""
-        assert self.held is not None
-        self.held.due = True
+        """Test the last model on every available client, then write the final files."""
+        assert self.pending is not None
+        self.pending.due = True
         for _ in range(self.config.attempts):
             self._greet(self.config.deadline_s)
             self._collect()
@@ -282,8 +282,8 @@ class FleetServer:
                 break
         else:
             raise NoQuorumError("Nobody answered the last test. Bring nodes back, then resume the run.")
-        self._complete_held()
-        tables = self.held.frames()
+        self._complete_pending()
+        tables = self.pending.frames()
         if progress.round > 1:
             earlier = checkpoints.tables()
             tables = {name: joined((earlier[name], rows)) for name, rows in tables.items()}
@@ -292,19 +292,19 @@ class FleetServer:
         self.inbox.audit.write("finished", round=progress.round, accuracy=run.accuracy, totals=totals)
 
     def _log(self, planned: Planned, plan: RoundPlan, number: int, elapsed_s: float) -> None:
-        """The round in the folder's events, prediction beside reality."""
+        """Log the round with predicted and measured values."""
         if planned.reasons:
             facts = {"participants": len(planned.plan.participants), **planned.reasons}
             self.folder.log("plan", round=number, seconds=round(planned.seconds, 6), **facts)
-        held = self.held
-        assert held is not None
+        pending = self.pending
+        assert pending is not None
         self.folder.log(
             "round",
             round=number,
-            train_loss=held.row["train_loss"],
+            train_loss=pending.row["train_loss"],
             asked=len(planned.plan.participants),
             applied=len(plan.participants),
-            predicted_s=held.row["latency_s"],
+            predicted_s=pending.row["latency_s"],
             seconds={"total": round(elapsed_s, 5)},
             counts=dict(self.inbox.counts),
         )
@@ -312,7 +312,7 @@ class FleetServer:
 
 
 def _applied_part(plan: RoundPlan, accepted: Mapping[int, Accepted]) -> RoundPlan:
-    """The plan of those whose updates are applied."""
+    """The plan reduced to the clients whose updates are applied."""
     kept = [place for place, client in enumerate(plan.participants) if client in accepted]
     return replace(
         plan,

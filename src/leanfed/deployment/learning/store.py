@@ -1,8 +1,8 @@
-"""What a node keeps of a run: its head, memories and round; whole or absent, checked, for its owner alone.
+"""A node's state of a run (head, memories, round), written atomically with checksums, readable by its owner only.
 
-Two states at most: `committed`, which the server has applied, and `pending`, which it may not have. An order tells the
-last round that was applied; then pending becomes committed, or is forgotten as if the client had sat that round out.
-Random streams follow from seed, client and round, so these are all that they need.
+There are at most two states: `committed`, which the server has applied, and `pending`, which it may not have applied.
+An order names the client's last applied round: pending then becomes committed, or is dropped as if the client had not
+taken part. Random streams depend on seed, client and round only, so nothing else needs to be stored.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Standing = Literal["kept", "fresh", "ahead"]
 
 @dataclass(frozen=True)
 class Settled:
-    """Where a client stands after it heard what the server applied."""
+    """A client's state after it learned which of its updates the server applied."""
 
-    state: ClientState | None  # nothing before its first round
+    state: ClientState | None  # None before its first round
     standing: Standing
 
 
 class NodeStore:
-    """One client's state of one run, in a folder of its own below the node's."""
+    """One client's state in one run, in its own folder below the node's."""
 
     def __init__(self, root: Path, run: str, client: int, seed: int) -> None:
         if not re.fullmatch(r"[0-9a-f]{16,64}", run):
@@ -52,7 +52,7 @@ class NodeStore:
 
     @contextmanager
     def open(self) -> Iterator[NodeStore]:
-        """Hold the folder; nobody else may write it meanwhile."""
+        """Lock the folder, so that no other process writes to it."""
         with owner_only():
             make_folder(self.folder)
         for folder in (self.root, self.folder):
@@ -62,12 +62,12 @@ class NodeStore:
 
     @property
     def round(self) -> int:
-        """The newest round that is kept, applied or not; -1: none."""
+        """The newest stored round, applied or not; -1 if there is none."""
         manifest = self._manifest()
         return max((entry["round"] for entry in _entries(manifest).values()), default=-1)
 
     def settle(self, applied: int, token: str) -> Settled:
-        """Take over what the server applied (a round, and the token of its order), forget what it did not."""
+        """Commit the pending state if the server applied it (its round and order token match), else drop it."""
         manifest = self._manifest()
         committed, pending = manifest.get("committed"), manifest.get("pending")
         if pending is not None:
@@ -80,7 +80,7 @@ class NodeStore:
         return Settled(self._read(committed), standing)
 
     def hold(self, state: ClientState, number: int, token: str) -> None:
-        """Keep the state after a round until the server says whether it applied it."""
+        """Store the state after a round as pending, until the server says whether it applied the update."""
         tensors = {PRIVATE: state.private, **{f"memory.{name}": tensor for name, tensor in state.memory.items()}}
         content = save({name: tensor.contiguous().numpy() for name, tensor in tensors.items()})
         name = f"state-{number:06d}-{os.urandom(4).hex()}.safetensors"
@@ -90,13 +90,13 @@ class NodeStore:
         self._write_manifest(self._manifest().get("committed"), entry)
 
     def note_sent(self, number: int, frame: bytes) -> None:
-        """Write down what is about to leave the device."""
+        """Log an update that is about to be sent."""
         line = {"round": number, "bytes": len(frame), "sha256": hashlib.sha256(frame).hexdigest()}
         with explained(self.folder / SENT), (self.folder / SENT).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def _manifest(self) -> dict[str, Any]:
-        """What is kept; empty before the first round."""
+        """The manifest, checked to be this client's; empty before the first round."""
         path = self.folder / MANIFEST
         if not path.is_file():
             return {}
@@ -109,7 +109,7 @@ class NodeStore:
         return manifest
 
     def _write_manifest(self, committed: dict[str, Any] | None, pending: dict[str, Any] | None) -> None:
-        """Replace the manifest in one step, then sweep what it no longer names."""
+        """Replace the manifest in one step, then delete the files that it no longer names."""
         kept = {"committed": committed, "pending": pending}
         manifest = {"format": FORMAT, **self._who, **{name: entry for name, entry in kept.items() if entry}}
         write_json(self.folder / MANIFEST, manifest)
@@ -119,7 +119,7 @@ class NodeStore:
                 path.unlink(missing_ok=True)
 
     def _read(self, entry: dict[str, Any]) -> ClientState:
-        """A state whose bytes are the ones that were written."""
+        """A stored state, after checking its checksum."""
         path = self.folder / entry["file"]
         with explained(path, "read"):
             content = path.read_bytes()
@@ -138,7 +138,7 @@ def _entries(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _refuse_open(folder: Path) -> None:
-    """A store that others can read, or that is not ours, is no place for a head."""
+    """Refuse a folder that other users can read or own: heads are private."""
     with explained(folder, "read"):
         status = folder.stat()
     if status.st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""A node's work, free of Flower: settle the store, test, train, encode, keep, answer."""
+"""A node's work, independent of Flower: settle the store, test, train, encode, store the new state, answer."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from leanfed.tasks.task import build_task
 
 @dataclass(frozen=True)
 class Bench:
-    """What a node computes with: the world as this client sees it, and a model."""
+    """What a node computes with: the world with this client's data, and a model."""
 
     settings: Settings
     world: World
     learner: FlatLearner
 
 
-used: list[tuple[str, NodeConfig]] = []  # what `bench_of` was asked for in this process, for a warm parent to load
+used: list[tuple[str, NodeConfig]] = []  # arguments of `bench_of` in this process, for a warm parent to preload
 
 
 def bench_of(settings_text: str, node: NodeConfig) -> Bench:
-    """Data, method and model; kept while the process lives, so a warm node loads them once."""
+    """Data, method and model, cached for the life of the process, so that a warm node loads them once."""
     used[:] = [(settings_text, node)]
     bench = _bench(settings_text, node.data_root, node.client_id if node.data == "own" else None)
     clients = bench.world.task.clients
@@ -51,7 +51,7 @@ def bench_of(settings_text: str, node: NodeConfig) -> Bench:
 
 @lru_cache(maxsize=1)  # many virtual nodes in one process share it
 def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Bench:
-    torch.set_num_threads(1)  # results must not depend on the machine
+    torch.set_num_threads(1)  # so that results do not depend on the machine
     settings = read_settings(settings_text)
     task = build_task(settings.task, settings.seed, data_root, owner=owner)
     renew = settings.evaluation.renew_statistics
@@ -60,7 +60,7 @@ def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Ben
 
 
 def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device]:
-    """Who this node is, and what it brings."""
+    """The node's identity and data, and its device."""
     bench, client = bench_of(settings_text, node), node.client_id
     task = bench.world.task
     with NodeStore(Path(node.store), run, client, bench.settings.seed).open() as store:
@@ -78,7 +78,7 @@ def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device
 
 
 def carry_out(order: Order, base: bytes, settings_text: str, node: NodeConfig) -> tuple[Answer, Device]:
-    """One client's round: from what the server sent to what leaves the device; the head stays in the store."""
+    """One client's round: returns the answer to an order; the head stays in the store."""
     began = time.perf_counter()
     bench, client = bench_of(settings_text, node), node.client_id
     if order.client != client:
@@ -103,7 +103,7 @@ def carry_out(order: Order, base: bytes, settings_text: str, node: NodeConfig) -
 def _train(
     bench: Bench, shared: Tensor, state: ClientState, order: Order, store: NodeStore, device: Device
 ) -> tuple[dict[str, object], Device]:
-    """Train, keep the new state, and hand over the coded update with what it took."""
+    """Train and store the new state; returns the coded update with its measurements, and the device."""
     began, meter = time.perf_counter(), EnergyMeter.start()
     cohort = bench.world.alone(state, order.client, order.round, order.k, order.r)
     updates = train(bench.world.algorithm, ServerState(shared), cohort, bench.learner)
@@ -128,7 +128,7 @@ def _test(bench: Bench, shared: Tensor, state: ClientState, client: int) -> tupl
 
 
 def _read_base(frame: bytes, bench: Bench) -> Tensor:
-    """The shared part, whole and of the right size."""
+    """The shared part, checked to be dense and of the right size."""
     size = bench.world.split.shared_size
     base = from_frame(frame, max_size=size)
     if base.size != size or base.positions is not None:

@@ -1,1 +1,1 @@
-"""The pages of runs that go on, over HTTP."""
+"""A web server for the pages of runs in progress."""

@@ -1,4 +1,4 @@
-"""The runs that the server shows: looked up by name, told as rows, read again only when they change."""
+"""The runs that the server shows: found by name, listed as rows, and read again only when they change."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from leanfed.report.live.processes import Processes, stoppable
 from leanfed.report.live.progress import NOTHING_YET, data_version, find_run_folders, standing
 from leanfed.results import RunFolder
 
-MOST_KEPT = 8  # runs whose pages are kept ready
-TRIES = 5  # at a folder that changes while it is read
-FRESH_S = 1.0  # how long the list of folders, and what stands in them, is taken as it was
+MOST_KEPT = 8  # runs whose data is cached
+TRIES = 5  # attempts to read a folder that changes meanwhile
+FRESH_S = 1.0  # how long the list of folders and their status is cached
 
 
 class Board:
@@ -27,7 +27,7 @@ class Board:
         self.root, self.processes = root, processes
         self._lock = Lock()
         self._folders: tuple[float, dict[str, RunFolder]] = (-1.0, {})
-        self._data: dict[str, tuple[str, dict[str, Any]]] = {}  # the newest of the runs looked at last
+        self._data: dict[str, tuple[str, dict[str, Any]]] = {}  # name -> (version, data) of the runs viewed last
         self._making = Lock()
         self._rows: dict[str, tuple[float, dict[str, Any]]] = {}
 
@@ -39,15 +39,15 @@ class Board:
             return self._folders[1]
 
     def find(self, name: str) -> RunFolder | None:
-        """A run by its name; any other text finds nothing."""
+        """A run by its name; None for any other text."""
         return self.folders().get(name)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Where every run stands."""
+        """The status of every run."""
         return [self.row(name, folder) for name, folder in self.folders().items()]
 
     def row(self, name: str, folder: RunFolder, *, fresh: bool = False) -> dict[str, Any]:
-        """Where one run stands, and what can be done about it."""
+        """The status of one run, and the actions available for it."""
         when, row = self._rows.get(name, (-1.0, {}))
         if fresh or not row or time.monotonic() - when > FRESH_S:
             row = self._read(name, folder)
@@ -65,7 +65,7 @@ class Board:
         return row
 
     def data(self, name: str, folder: RunFolder) -> dict[str, Any] | None:
-        """What the page of a run shows; made anew only when its tables have changed, None before there are any."""
+        """The data of a run's page; rebuilt only when its tables have changed, None before there are any."""
         with self._making:
             version, made = self._data.pop(name, ("", {}))
             if version != data_version(folder):
@@ -77,7 +77,7 @@ class Board:
 
 
 def _made(folder: RunFolder) -> tuple[str, dict[str, Any]]:
-    """A run's data and its version; read again where the run changed its files meanwhile and something was missed."""
+    """A run's version and data; read again if the run changed its files meanwhile and something was missing."""
     for _ in range(TRIES):
         version = data_version(folder)
         if version == NOTHING_YET:

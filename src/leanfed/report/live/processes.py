@@ -1,9 +1,9 @@
-"""Stop and resume runs as processes of their own: this room never imports training code.
+"""Stop and resume runs as separate processes: this package never imports training code.
 
-A run is stopped with SIGTERM: it finishes writing its last checkpoint, says how to go on, and ends; even when it is
-killed outright, its folder is whole and resumes bit for bit. What may be stopped: runs resumed from the page, and
-`leanfed run` or `leanfed resume` of the same user on this machine, told by the folder's lock and by the command of the
-process that holds it. A process that does more than that one run (a demo, a reproduction, a notebook) is left alone.
+A run is stopped with SIGTERM: it finishes writing its last checkpoint, prints how to resume, and ends; even if it is
+killed, its folder is consistent and resumes bit for bit. Only these can be stopped: runs resumed from the page, and
+`leanfed run` or `leanfed resume` of the same user on this machine, recognised by the folder's lock and the command of
+the process that holds it. A process that does more than one run (a demo, a reproduction, a notebook) is not stopped.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from leanfed.results import RunFolder
 
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)  # exit codes of a run that was asked to stop
 VERBS = ("run", "resume")
-LAST_WORDS = 2_000  # characters of a failed process's messages that are shown
+LAST_WORDS = 2_000  # last characters of a failed process's output that are shown
 
 
 @dataclass(frozen=True)
 class Started:
-    """A process that we started, and where its messages go."""
+    """A process that we started, and the file of its output."""
 
     process: subprocess.Popen[bytes]
     messages: IO[bytes]
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended; asking also buries it when it has."""
+        """Whether it is still running; also reaps the process if it has ended."""
         return self.process.poll() is None
 
 
 class Processes:
-    """The runs that were resumed from here; they outlive the server."""
+    """The runs resumed by this server; they continue after it ends."""
 
     def __init__(self, data_dir: Path | None = None) -> None:
         self._started: dict[Path, Started] = {}
         self._data_dir = data_dir
 
     def starting(self, folder: Path) -> bool:
-        """Whether a process of ours is on its way to this run, or at it."""
+        """Whether a process that we started is still working on this run."""
         started = self._started.get(folder)
         return started is not None and started.running
 
     def failure(self, folder: Path) -> str | None:
-        """The last words of a process of ours that failed."""
+        """The last output of a process that we started and that failed; else None."""
         started = self._started.get(folder)
         if started is None or started.running or started.process.returncode in (0, *STOPPED):
             return None
@@ -75,12 +75,12 @@ class Processes:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=messages,
-            start_new_session=True,  # Ctrl-C on the server is not for the run
+            start_new_session=True,  # so that Ctrl-C on the server does not stop the run
         )
         self._started[folder.path] = Started(process, messages)
 
     def stop(self, folder: RunFolder) -> None:
-        """Ask the run's process to end; refuses where that would end more than the run."""
+        """Ask the run's process to end; refuses if that would end more than the run."""
         if self.starting(folder.path):
             self._started[folder.path].process.terminate()
             return
@@ -96,13 +96,13 @@ class Processes:
 
 
 def stoppable(folder: Path) -> bool:
-    """Whether the process that holds a folder is a run and nothing else."""
+    """Whether the process that holds a folder's lock does nothing but this run."""
     owner = lock_owner(folder)
     return owner is not None and _runs_only_this(owner)
 
 
 def _runs_only_this(owner: LockOwner) -> bool:
-    """Whether a process of this machine is `leanfed run` or `leanfed resume`, where the system tells (/proc)."""
+    """Whether a process on this machine is `leanfed run` or `leanfed resume`, according to /proc."""
     if not owner.here:
         return False
     try:
@@ -114,11 +114,11 @@ def _runs_only_this(owner: LockOwner) -> bool:
 
 
 def _terminate(owner: LockOwner, folder: Path) -> None:
-    """Signal the process that holds the folder, and no later one that was given its number."""
+    """Signal the process that holds the lock, but never a later process with the same number."""
     try:
         handle = os.pidfd_open(owner.process)
     except OSError:
-        return  # it has ended by itself
+        return  # it has ended already
     try:
         if lock_owner(folder) == owner:  # the handle was opened while the lock was held: it is that process
             signal.pidfd_send_signal(handle, signal.SIGTERM)

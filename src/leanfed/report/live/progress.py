@@ -1,4 +1,4 @@
-"""How far the runs below a folder are: found, read from the tail of their events, and told as plain values."""
+"""The status of the runs below a folder, read from the end of their event logs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from leanfed.files import lock_owner, read_json
 from leanfed.report.groups import METHOD_NAMES, dataset_name
 from leanfed.results import RunFolder
 
-DEPTH = 4  # folders below the served one in which runs are looked for
-TAIL_BYTES = 65_536  # of the events: enough for the last hundreds of rounds
+DEPTH = 4  # levels of subfolders that are searched for runs
+TAIL_BYTES = 65_536  # read from the end of the event log: a few hundred rounds
 NOTHING_YET = "0-0"  # the version of a run without tables
-RECENT = 20  # rounds over which the speed is taken
+RECENT = 20  # rounds over which the speed is averaged
 
 
 def find_run_folders(root: Path) -> dict[str, RunFolder]:
-    """The runs at or below a folder by name, which is their path below it; links that lead out of it are not followed.
+    """The runs at or below a folder by name, their path relative to it; links that lead out of it are not followed.
 
-    A name that a visitor sends is looked up here and never joined to a path.
+    A name in a request is looked up in this result and never joined to a path.
     """
     if RunFolder(root).settings.is_file():
         return {root.resolve().name: RunFolder(root)}
@@ -42,7 +42,7 @@ def find_run_folders(root: Path) -> dict[str, RunFolder]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands; what cannot be read is said in `trouble`."""
+    """The status of a run; `trouble` says what could not be read."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ class Standing:
     trouble: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """For the page."""
+        """The status as plain JSON values."""
         left = None
         if self.state == "running" and self.seconds_per_round is not None:
             left = self.seconds_per_round * (self.rounds - self.round)
@@ -65,7 +65,7 @@ class Standing:
 
 
 def standing(name: str, folder: RunFolder) -> Standing:
-    """Read where a run stands; a damaged folder gets a row that says so."""
+    """Read the status of a run; for a damaged folder it says so."""
     version = data_version(folder)
     try:
         settings = folder.read_settings()
@@ -87,7 +87,7 @@ def standing(name: str, folder: RunFolder) -> Standing:
 
 
 def data_version(folder: RunFolder) -> str:
-    """A word that changes whenever the tables of a run do."""
+    """A string that changes whenever the tables of a run do."""
     return "-".join(_changed(path) for path in (folder.checkpoint / "manifest.json", folder.summary))
 
 
@@ -103,7 +103,7 @@ def _unreadable(name: str, version: str, trouble: str) -> Standing:
 
 
 def _from_events(folder: RunFolder) -> tuple[int, float | None, float | None]:
-    """Rounds done, the last accuracy, and seconds per round, from the end of the log."""
+    """(rounds done, last accuracy, seconds per round), from the end of the log."""
     rounds = [event for event in _last_events(folder.events) if event.get("event") == "round"]
     if not rounds:
         return 0, None, None
@@ -113,7 +113,7 @@ def _from_events(folder: RunFolder) -> tuple[int, float | None, float | None]:
 
 
 def _last_events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events in the last stretch of a log; lines cut short at either end are passed over."""
+    """The events in the last TAIL_BYTES of a log; incomplete lines at either end are skipped."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""`leanfed serve`: the list of runs, each run's page while it goes on, and the planner, over HTTP."""
+"""`leanfed serve`: the list of runs, a live page for each run, and the planner, over HTTP."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from leanfed.report.planner.answers import Question, answer, presets
 from leanfed.report.planner.curves import curves
 from leanfed.results import RunFolder
 
-LOOK_EVERY_S = 0.5  # how often a run folder is looked at for a page that is open
-SIGN_OF_LIFE_S = 15.0  # an empty line now and then tells proxies and browsers that we are there
+LOOK_EVERY_S = 0.5  # how often a run folder is checked while its page is open
+SIGN_OF_LIFE_S = 15.0  # interval of empty lines that keep the connection open
 KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 PLOTTING = "plotly.min.js"
-SCRIPTS = {  # what each page loads, in this order
+SCRIPTS = {  # page -> the scripts that it loads, in order
     "runs": ("core.js", "serve.js", "live_state.js", "runs.js"),
     "planner": (
         *(PLOTTING, "core.js", "cards.js", "tables.js", "serve.js", "live_state.js"),
@@ -45,14 +45,14 @@ SCRIPTS = {  # what each page loads, in this order
 
 
 class Pages:
-    """The answers to requests; everything is read from the run folders, nothing is kept here."""
+    """The responses to requests; all data comes from the run folders."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
         self.closing = False  # ends the open event streams
 
     def routes(self) -> list[Route]:
-        """Where what is."""
+        """The routes of all pages and actions."""
         return [
             Route("/", self.runs),
             Route("/planner", self.planner),
@@ -86,7 +86,7 @@ class Pages:
         )
 
     def data(self, request: Request) -> Response:
-        """What a run's page shows, as it is now; null before its first round has ended."""
+        """The current data of a run's page; null before its first round has ended."""
         return JSONResponse(self.board.data(*self._asked(request)), headers={"Cache-Control": "no-store"})
 
     async def all_events(self, request: Request) -> Response:
@@ -94,7 +94,7 @@ class Pages:
         return self._stream(self.board.rows)
 
     async def run_events(self, request: Request) -> Response:
-        """Where one run stands, whenever that changes."""
+        """The status of one run, whenever it changes."""
         name, folder = await run_in_threadpool(self._asked, request)
         return self._stream(lambda: self.board.row(name, folder))
 
@@ -105,7 +105,7 @@ class Pages:
         return JSONResponse(self.board.row(name, folder, fresh=True))
 
     def resume(self, request: Request) -> Response:
-        """Let a run go on."""
+        """Resume a stopped run."""
         name, folder = self._asked(request)
         self.board.processes.resume(folder)
         return JSONResponse(self.board.row(name, folder, fresh=True))
@@ -130,7 +130,7 @@ class Pages:
         return StreamingResponse(self._changes(read), media_type="text/event-stream", headers=headers)
 
     async def _changes(self, read: Callable[[], Any]) -> AsyncIterator[str]:
-        """Server-sent events: what `read` gives, each time that it is something new."""
+        """Server-sent events: the result of `read`, whenever it changes."""
         last, silent_s = "", 0.0
         while not self.closing:
             now = json.dumps(await run_in_threadpool(read))
@@ -145,23 +145,23 @@ class Pages:
 
 
 class NotThereError(LeanfedError):
-    """What was asked for does not exist."""
+    """The requested page or run does not exist."""
 
 
 async def _ask(reply: Callable[[Question], dict[str, Any]], request: Request) -> Response:
-    """Check a question of the planner page and answer it away from the event loop."""
+    """Validate a question of the planner page and answer it in a worker thread."""
     try:
         values = json.loads(await request.body())
     except ValueError as error:
         raise InputError(f"The question is not valid JSON: {error}.") from None
     try:
         return JSONResponse(await run_in_threadpool(lambda: reply(Question.of(values))))
-    except InputError as error:  # an answer too: browsers report other statuses as faults of the page
+    except InputError as error:  # with status 200: browsers log other statuses as errors of the page
         return JSONResponse({"error": str(error)})
 
 
 def static_file(request: Request) -> Response:
-    """A script or a style sheet by its name; names are looked up, not joined to a path."""
+    """A script or style sheet by its name, which is looked up and never joined to a path."""
     name = request.path_params["name"]
     content = static_files().get(name)
     if content is None:
@@ -172,7 +172,7 @@ def static_file(request: Request) -> Response:
 
 @cache
 def static_files() -> dict[str, str]:
-    """Everything that pages load: our own files, and the plotting script out of its package."""
+    """All files that pages load by name: our own, and the plotting script from its package."""
     names = [
         entry.name for entry in (files("leanfed.report") / "static").iterdir() if entry.name.endswith(tuple(KINDS))
     ]
@@ -185,7 +185,7 @@ def _page(template: str, here: str, *, status: int = 200, **values: Any) -> Resp
 
 
 def _explain(request: Request, error: Exception) -> Response:
-    """What leanfed can explain: a page for people, JSON for scripts."""
+    """The response to a leanfed error: an HTML page for browsers, JSON for scripts."""
     status = 404 if isinstance(error, NotThereError) else 400
     if "text/html" in request.headers.get("accept", ""):
         return _page("missing.html", "missing", status=status, message=str(error))
@@ -193,7 +193,7 @@ def _explain(request: Request, error: Exception) -> Response:
 
 
 def create_app(board: Board, rules: Rules) -> tuple[Guard, Pages]:
-    """The application behind its guard, and the pages in it."""
+    """The application wrapped in its guard, and its pages."""
     pages = Pages(board)
     app = Starlette(routes=pages.routes(), exception_handlers={LeanfedError: _explain})
     return Guard(app, rules), pages
@@ -210,7 +210,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(board: Board, rules: Rules, listener: socket.socket, warm: Callable[[], None]) -> None:
-    """Answer until a signal ends it; `warm` runs beside, so that the first plan need not wait for compiled code."""
+    """Serve until a signal arrives; `warm` runs in the background, so that compiling does not delay the first plan."""
     app, pages = create_app(board, rules)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3, ws="none"
@@ -222,7 +222,7 @@ def serve(board: Board, rules: Rules, listener: socket.socket, warm: Callable[[]
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take a port (0: any free one), or say who cannot have it."""
+    """Bind a port (0: any free one); the error says why it cannot be used."""
     try:
         kind = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=kind, backlog=128)

@@ -1,4 +1,4 @@
-"""Who may talk to the server: known host names, own pages, and, away from loopback, holders of the token."""
+"""Access to the server: known host names, our own pages and, except on loopback, holders of the token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leanfed.errors import InputError
 
-LEAST_TOKEN = 16  # characters of a token of the user's own
+LEAST_TOKEN = 16  # characters of a token chosen by the user
 MOST_BODY = 4 * 2**20  # bytes of a request: a fleet file of some ten thousand rows
 TOKEN_VARIABLE = "LEANFED_TOKEN"
 # Styles may be inline because the plotting script sets them; nothing is ever loaded from elsewhere.
@@ -29,7 +29,7 @@ HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # without it forms have no Origin; the token stays with us
+    "Referrer-Policy": "same-origin",  # without it forms send no Origin; the token is not sent to other sites
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -44,7 +44,7 @@ input,button{font:inherit;padding:.4rem}:root{color-scheme:light dark}</style>
 
 @dataclass(frozen=True)
 class Rules:
-    """What the guard lets pass."""
+    """The guard's rules for requests."""
 
     host: str  # the address that is listened on
     port: int
@@ -53,7 +53,7 @@ class Rules:
 
     @property
     def cookie(self) -> str:
-        """Browsers share cookies between ports, so the port is in the name."""
+        """The cookie's name, with the port in it because browsers share cookies between ports."""
         return f"leanfed_{self.port}"
 
     def knows_host(self, header: str) -> bool:
@@ -65,7 +65,7 @@ class Rules:
         return name in {"localhost", self.host.lower(), *self.names}
 
     def holds_token(self, given: str | None) -> bool:
-        """Compare in constant time, whatever was given."""
+        """Whether the given token is right, compared in constant time."""
         if self.token is None:
             return True
         return given is not None and hmac.compare_digest(_digest(given), _digest(self.token))
@@ -90,7 +90,7 @@ def choose_token(host: str, wanted: bool) -> str | None:
 
 
 class Guard:
-    """Middleware around everything: refuses first, then adds the headers that keep browsers strict."""
+    """Middleware around the application: refuses requests, and adds security headers to responses."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self.app, self.rules = app, rules
@@ -114,7 +114,7 @@ class Guard:
         await (self.app if answer is None else answer)(scope, receive, send_strict)
 
     def _refusal(self, request: Request) -> Response | None:
-        """Unknown hosts, and requests that another site's page makes a browser send."""
+        """The refusal of unknown hosts and of requests sent by another site's page; else None."""
         headers = request.headers
         if not self.rules.knows_host(headers.get("host", "")):
             return PlainTextResponse("This host name is not served here; see --allow-host.", 421)
@@ -131,7 +131,7 @@ class Guard:
         return None
 
     async def _sign_in(self, request: Request) -> Response | None:
-        """Nothing where the token is held or not needed; else the way to give it."""
+        """None if the token is present or not needed; else the sign-in page."""
         rules = self.rules
         if request.scope["path"] == "/login" and request.method == "POST":
             given = parse_qs((await request.body()).decode(errors="replace")).get("token", [None])[0]

@@ -1,6 +1,6 @@
 """The planner page's questions and answers: sliders in, a planned round out, as plain JSON.
 
-The answer is what `leanfed plan` gives for the same problem, by the same code; the command line goes with it.
+The answer comes from the same code as `leanfed plan` and includes the equivalent command line.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from leanfed.records import Section
 from leanfed.wireless.fleet import FleetSettings
 from leanfed.wireless.fleet_file import read_fleet_text
 
-MOST_CLIENTS = 2_000  # an answer must stay a matter of moments
-SLIDERS = (  # fields of the problem that are one number for all clients of a preset
+MOST_CLIENTS = 2_000  # so that an answer takes a moment only
+SLIDERS = (  # fields of the problem with the same value for all clients of a preset
     *("bandwidth_hz", "deadline_s", "energy_budget_j", "theta1", "theta2", "base_size", "head_size"),
     *("cycles_per_sample", "batch_size", "value_bits", "k_min", "k_max", "r_min"),
 )
@@ -43,14 +43,14 @@ RULES = {  # what the joint plan is compared with
 
 
 class FleetText(Section):
-    """A fleet file that the page sends along."""
+    """A fleet file sent by the page."""
 
     name: str = Field(max_length=200)
     text: str
 
 
 class Aim(Section):
-    """The rates that everyone aims at under fixed rates."""
+    """The target rates of all clients under the rule of fixed rates."""
 
     k: float = Field(default=0.5, ge=0, le=1)
     r: float = Field(default=0.5, ge=0, le=1)
@@ -70,7 +70,7 @@ class Question(Section):
 
     @classmethod
     def of(cls, values: object) -> Question:
-        """Check what arrived; a refusal names the field."""
+        """A validated question; the error for an invalid one names the field."""
         try:
             question = cls.model_validate(values)
         except ValidationError as error:
@@ -89,7 +89,7 @@ class Question(Section):
 
 @dataclass(frozen=True, eq=False)
 class Posed:
-    """A question with its problem, and what its clients are called."""
+    """A question with its problem and the names of its clients."""
 
     question: Question
     start: Problem  # before the sliders' changes
@@ -98,7 +98,7 @@ class Posed:
 
     @property
     def problem(self) -> Problem:
-        """What is solved."""
+        """The problem with the sliders' changes."""
         return self.cell.problem
 
 
@@ -115,7 +115,7 @@ def pose(question: Question) -> Posed:
 
 
 def answer(question: Question) -> dict[str, Any]:
-    """The planned round: who gets what, how good it is, who is out or starved, the simple rules beside it."""
+    """The planned round: its allocation and quality, excluded and starved clients, and simple rules for comparison."""
     began = time.perf_counter()
     posed = pose(question)
     problem, solution = posed.problem, solve(posed.problem, payload=question.payload)
@@ -138,7 +138,7 @@ def answer(question: Question) -> dict[str, Any]:
 
 
 def presets() -> dict[str, Any]:
-    """Where the sliders start."""
+    """The initial values of the sliders."""
     start = cell_of(paper_fleet()).problem
     shared = {name: _start(start, name) for name in ("bandwidth_hz", "theta1", "theta2", "k_min", "r_min")}
     fleet = FleetSettings()
@@ -146,7 +146,7 @@ def presets() -> dict[str, Any]:
 
 
 def client_columns(posed: Posed, solution: Solution) -> dict[str, Any]:
-    """One entry per client: who it is, what it gets and what that costs it."""
+    """One entry per client: its name, allocation and costs."""
     problem = posed.problem
     latency, energy = plan_cost(problem, solution.k, solution.r, solution.l, solution.payload)
     with np.errstate(divide="ignore"):
@@ -170,11 +170,11 @@ def client_columns(posed: Posed, solution: Solution) -> dict[str, Any]:
 
 
 def rule_row(posed: Posed, name: str, joint: Solution) -> dict[str, Any]:
-    """One way to plan in a few numbers, the joint plan's among them."""
+    """The summary of one planning rule, or of the joint plan."""
     problem, question = posed.problem, posed.question
     aim = question.aim.model_dump() if name in ("fixed", "fastest") else {}
     solution = joint if name == "certified" else ALLOCATORS[name](problem, payload=question.payload, **aim)
-    told = summary_of(problem, solution)
+    summary = summary_of(problem, solution)
     latency, energy = plan_cost(problem, solution.k, solution.r, solution.l, question.payload)
     part = np.ones(problem.clients, dtype=bool)
     part[[entry.client for entry in solution.excluded]] = False
@@ -183,7 +183,7 @@ def rule_row(posed: Posed, name: str, joint: Solution) -> dict[str, Any]:
     return {
         "solver": name,
         "label": RULES[name],
-        **{key: told[key] for key in kept},
+        **{key: summary[key] for key in kept},
         "slowest_s": _largest(latency[part]),
         "energy_j": float(energy[part].sum()),
         "megabits": float(bits[part].sum()) / 1e6,
@@ -213,7 +213,7 @@ def file_name(name: str) -> str:
 
 
 def finite(values: Floats) -> list[float | None]:
-    """A column for JSON, which has no infinity: what has no number is null."""
+    """A column for JSON, with null for values that are not finite."""
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
@@ -232,18 +232,18 @@ def _fleet_cell(question: Question) -> tuple[tuple[str, ...], Cell]:
 
 
 def _file_argument(name: str) -> str:
-    """The file as a word that no command line takes for an option."""
+    """The file name as a shell argument that is not mistaken for an option."""
     base = file_name(name)
     return f"./{base}" if base.startswith("-") else base
 
 
 def _whole_sizes(changes: dict[str, float | None]) -> dict[str, float | None]:
-    """Numbers of things without a decimal point, as people write them."""
+    """Counts without a decimal point."""
     return {name: int(value) if value is not None and value == int(value) else value for name, value in changes.items()}
 
 
 def _start(problem: Problem, name: str) -> float | None:
-    """A field before any change; one number, as presets give every client the same."""
+    """A field before any change, as one number: presets give every client the same value."""
     value: float | list[float | None] = problem.to_json()[name]
     return value[0] if isinstance(value, list) else value
 

@@ -1,4 +1,4 @@
-"""The planner page's curves: where feasibility ends, and what bandwidth is worth."""
+"""The planner page's curves: the limits of feasibility, and the value of bandwidth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leanfed.allocation.plan import plan as solve
 from leanfed.allocation.problem import Problem
 from leanfed.report.planner.answers import Posed, Question, finite, pose
 
-PORTIONS = (0.5, 0.9, 1.0)  # of the clients
+PORTIONS = (0.5, 0.9, 1.0)  # of the clients, one frontier each
 DEADLINES = 80
 BANDS = 13  # plans solved for the price's curve, an odd number so that the current band is among them
 BAND_SPAN = 4.0  # from a quarter of the band to four times it
@@ -43,7 +43,7 @@ def curves(question: Question) -> dict[str, Any]:
 
 
 def deadline_grid(problem: Problem, payload: str) -> Floats:
-    """Deadlines from too short for everyone to ample, evenly spaced in their logarithm."""
+    """Deadlines from too short for every client to ample, evenly spaced on a logarithmic scale."""
     latency, _ = least_cost(problem, payload)
     known = latency[np.isfinite(latency) & (latency > 0.0)]
     given = problem.deadline_s[np.isfinite(problem.deadline_s) & (problem.deadline_s > 0.0)]

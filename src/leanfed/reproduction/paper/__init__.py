@@ -1,4 +1,4 @@
-"""The paper's tables and figures, one file for each subject; importing them fills the catalogue."""
+"""The paper's tables and figures, one file per subject; importing this package fills the catalogue."""
 
 from leanfed.reproduction.paper import mnist as mnist  # isort: skip  (first in the list)
 from leanfed.reproduction.paper import (

@@ -27,7 +27,7 @@ def _changes(k: float, r: float) -> Changes:
     return (*OWN, "algorithm.name=flpdsp", f"algorithm.k={k:g}", f"algorithm.r={r:g}")
 
 
-# FLPDSP at k = r = 1 is FedPer to the last bit (a test holds it), so FedPer's run stands for it.
+# FLPDSP at k = r = 1 is FedPer bit for bit (there is a test), so FedPer's run is used for it.
 PANELS: Mapping[str, Mapping[str, Changes]] = {
     "(a) one module": {
         ALONE: EQUAL["FedPer, equal"],
@@ -97,7 +97,7 @@ def _panel_numbers(panel: str, curves: Mapping[str, ComparedRun]) -> list[tuple[
 
 
 def lead(one: ComparedRun, other: ComparedRun) -> tuple[float, float]:
-    """How far one curve lies above another, on average over the first and the last third of the time they share."""
+    """How far one curve lies above another, on average over the (first, last) third of the time they share."""
     end = min(one.spent["latency_s"][-1], other.spent["latency_s"][-1])
     moments = np.linspace(0.0, end, 301)[1:]
     ahead = np.interp(moments, [0.0, *one.spent["latency_s"]], [0.0, *one.accuracy]) - np.interp(
@@ -116,7 +116,7 @@ K_SERIES = (*(rates(k, 1) for k in K_RATES), ALONE)
 R_SERIES = (*(rates(1, r) for r in R_RATES), ALONE)
 TO_90 = "seconds to 90 %"
 
-# A rate has one colour, whether it is k, r or both; FLPDSP at k = r = 1 has that of FedPer, which it is.
+# A rate has one colour, whether it is k, r or both; FLPDSP at k = r = 1 has FedPer's colour, being FedPer.
 OTHERS = (2, 3, 5)  # colours that no other curve of its panel has
 RATE_LOOKS = {
     ALONE: LOOKS["FedPer"],

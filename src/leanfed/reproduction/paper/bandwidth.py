@@ -1,4 +1,4 @@
-"""Average k and r that the joint allocation gives under five bandwidths: ResNet-18 sizes, no training."""
+"""Average k and r of the joint allocation under five bandwidths, with the sizes of ResNet-18 and without training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROUNDS, QUICK_ROUNDS = 50, 5
 
 
 def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
-    """Means over clients, then over rounds with a fleet drawn anew."""
+    """Means over clients, then over rounds with a new fleet in each."""
     values: list[tuple[Labels, int, float | None]] = []
     rounds = QUICK_ROUNDS if scale.quick else ROUNDS
     for seed in scale.seeds:

@@ -25,7 +25,7 @@ STUDY = Study(
         "alpha 0.5": ("joint_cifar10_small", (DIRICHLET.format(alpha=0.5),)),
         "alpha 0.1": ("joint_cifar10_small", (DIRICHLET.format(alpha=0.1),)),
     },
-    targets={  # the paper's two, and 50 %, added after the runs, where nobody came to those
+    targets={  # the paper's two, and 50 % where no method reached those, added after the runs
         "Class-4": (0.6, 0.7, 0.5),
         "Class-2": (0.7, 0.8),
         "alpha 0.5": (0.7, 0.8, 0.5),

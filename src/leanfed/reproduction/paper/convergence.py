@@ -1,4 +1,4 @@
-"""Theorem 1 on real runs: the corrected bound beside the squared gradient norm that it bounds."""
+"""Theorem 1 on real runs: the corrected bound and the squared gradient norm that it bounds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
 
 
 def _bound_at(rounds: pl.DataFrame, k: float, r: float) -> float:
-    """Theorem 1 for other rates, with everything else as measured on this run."""
+    """The bound of Theorem 1 at other rates, with everything else as measured on this run."""
     each = np.ones((rounds.height, 1))
     largest = float(rounds["theory_delta_sq"].drop_nulls().to_numpy().max())
     first_loss = rounds["theory_loss"].drop_nulls()[0]

@@ -17,7 +17,7 @@ ROOM = 1.1  # a ratio may exceed the paper's by a tenth
 
 
 def share_of(yardstick: str) -> str:
-    """The quantity that holds latencies as shares of a yardstick's."""
+    """The quantity of latencies as shares of a baseline's."""
     return f"latency over {yardstick}"
 
 
@@ -43,7 +43,7 @@ def cost_table(
 
 
 def cost_values(study: Study, outcomes: Sequence[Outcome]) -> list[tuple[Labels, int, float | None]]:
-    """Every cost of every target, and latencies as shares of the yardsticks'."""
+    """Every cost of every target, and latencies as shares of the baselines'."""
     values: list[tuple[Labels, int, float | None]] = []
     for outcome in outcomes:
         labels, seed = outcome.job.labels, outcome.job.settings.seed
@@ -55,7 +55,7 @@ def cost_values(study: Study, outcomes: Sequence[Outcome]) -> list[tuple[Labels,
 
 
 def _shares(values: Sequence[tuple[Labels, int, float | None]]) -> list[tuple[Labels, int, float | None]]:
-    """Latency over each yardstick's of the same seed, partition and target, where that reached it."""
+    """Latency over each baseline's at the same seed, partition and target, if the baseline reached it."""
     latencies = {
         (v["method"], v["partition"], v["target"], seed): value for v, seed, value in values if v["quantity"] == LATENCY
     }
@@ -72,7 +72,7 @@ def _shares(values: Sequence[tuple[Labels, int, float | None]]) -> list[tuple[La
 def published_costs(
     blocks: Mapping[tuple[str, float], Mapping[str, Sequence[float]]], partitions: Sequence[str]
 ) -> dict[Any, float]:
-    """Blocks (quantity, target) -> method -> one number per partition; FLPDSP-OPT's stand beside all three forms."""
+    """Blocks (quantity, target) -> method -> one number per partition; FLPDSP-OPT's are used for all three forms."""
     found: dict[Any, float] = {}
     columns = [{"partition": partition} for partition in partitions]
     for (axis, target), rows in blocks.items():
@@ -84,13 +84,13 @@ def published_costs(
 
 
 def published_shares(study: Study, tables: Mapping[Any, float]) -> dict[Any, float]:
-    """The published latencies as shares of the published FedPer's and FedAvg's."""
+    """The published latencies as shares of FedPer's and FedAvg's published latencies."""
     values = [(dict(key), 0, number) for key, number in tables.items()]
     return {tuple(sorted(labels.items())): share for labels, _, share in _shares(values) if share is not None}
 
 
 def shares(form: str, yardstick: str, study: Study, tables: Mapping[Any, float]) -> Every:
-    """FLPDSP-OPT's latency over a yardstick's is at most a tenth above the paper's share, in every column."""
+    """FLPDSP-OPT's latency as a share of a baseline's is at most a tenth above the paper's, in every column."""
     paper = published_shares(study, tables)
     rules = []
     for number in range(2):
@@ -120,7 +120,7 @@ def soonest(form: str, others: Sequence[str], study: Study, quantity: str = LATE
 
 
 def grows(form: str, yardstick: str, study: Study, pairs: Sequence[tuple[str, str]]) -> Every:
-    """The share of a yardstick's latency falls from the milder to the stronger heterogeneity of each pair."""
+    """The latency as a share of a baseline's falls from the milder to the stronger heterogeneity of each pair."""
     return Every(
         tuple(
             Trend(

@@ -22,7 +22,7 @@ from leanfed.runs.compare import ComparedRun
 
 FINAL, END_LOSS, SHARED_LOSS = "final accuracy", "final loss", "loss when the quickest run ends"
 END_F1 = "final pooled F1"
-GUESS = "majority guess"  # the row that stands beside the methods
+GUESS = "majority guess"  # the row of a trivial predictor
 GAIN = "points above the majority guess"
 OWN_PACE = "seconds to 95 % of its own final accuracy"
 SHOWN = {"f1": "F1"}
@@ -43,7 +43,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
             columns=("partition",),
             block="quantity",
             y_label=f"test {quantity}" if quantity not in SHOWN else f"pooled {SHOWN[quantity]}",
-            y_log=quantity == "loss",  # FedMask begins five times higher than the others
+            y_log=quantity == "loss",  # FedMask starts five times higher than the others
             panels=tuple(f"({letter}) {name}" for letter, name in zip(letters, study.partitions, strict=False)),
             looks=LOOKS,
         ),
@@ -52,7 +52,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
 
 
 def measure_curves(study: Study, quantity: str, outcomes: Sequence[Outcome], scale: Scale) -> Measured:
-    """Curves of the first seed, and what the claims need of every seed."""
+    """Curves of the first seed, and the numbers of every seed that the claims need."""
     values: list[Value] = []
     lines = []
     panels = {name: f"({letter}) {name}" for letter, name in zip("abcdefgh", study.partitions, strict=False)}
@@ -105,7 +105,7 @@ def _numbers(
 
 
 def guess_of(outcome: Outcome, quantity: str) -> float:
-    """What naming each client's most frequent label gets."""
+    """The score of always predicting each client's most frequent label."""
     return float(read_json(outcome.run.folder.summary)[GUESSED[quantity]])
 
 
@@ -140,7 +140,7 @@ def ends_highest(form: str, study: Study, slack: float, others: Sequence[str] | 
 
 
 def loss_claims(study: Study, forms: Sequence[str]) -> list[Claim]:
-    """What the paper says of a figure of losses."""
+    """The paper's claims about a figure of losses."""
     return [
         *(
             Claim(

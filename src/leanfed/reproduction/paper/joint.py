@@ -1,4 +1,4 @@
-"""Beyond the paper: FLPDSP-OPT on held devices, under other deadlines, without its parts, and where it ends."""
+"""Beyond the paper: FLPDSP-OPT with fixed devices, under other deadlines, without some parts, and at its end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DEADLINES: Mapping[str, Changes] = {
     **{name: METHODS[name] for name in (YARDSTICK, "FedPer, min-max")},
 }
 SETTLED, BY_WEIGHTS = "fast without settling", "fast, head steps charged by weights"
-WHOLE = ("algorithm.name=flpdsp", "algorithm.k=1.0", "algorithm.r=1.0")  # FedPer, by another name
+WHOLE = ("algorithm.name=flpdsp", "algorithm.k=1.0", "algorithm.r=1.0")  # equal to FedPer
 PARTS: Mapping[str, Changes] = {
     "FLPDSP-OPT fast": FAST,
     "fast without error feedback": (*FAST, "algorithm.name=flpdsp", "algorithm.sparsify.error_feedback=false"),
@@ -61,7 +61,7 @@ ENDS: Mapping[str, Changes] = {name: METHODS[name] for name in (*OPT, YARDSTICK)
 
 
 def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
-    """Seconds to the targets, where the run ended, and who took part."""
+    """Seconds to the targets, final accuracy, and participants."""
     values: list[tuple[Labels, int, float | None]] = []
     for outcome in outcomes:
         labels, seed, curve = outcome.job.labels, outcome.job.settings.seed, curve_of(outcome)
@@ -83,7 +83,7 @@ def cell(method: str, partition: str, quantity: str, target: str = "end") -> dic
 
 
 def faster(method: str, yardstick: str, at_most: float) -> Every:
-    """The latency to 80 % and 90 % over a yardstick's, on both partitions."""
+    """The latency to 80 % and 90 % as a share of a baseline's is at most `at_most`, on both partitions."""
     return Every(
         tuple(
             Ratio(cell(method, p, LATENCY, percent(t)), cell(yardstick, p, LATENCY, percent(t)), at_most=at_most)
@@ -96,7 +96,7 @@ def faster(method: str, yardstick: str, at_most: float) -> Every:
 def entry(
     title: str, methods: Mapping[str, Changes], claims: Sequence[Claim], seeds: int = 1, reduced: str = ""
 ) -> Entry:
-    """A comparison of ours under the protocol on Class-2 and alpha 0.1."""
+    """An entry that is not in the paper, under its protocol, on Class-2 and alpha 0.1."""
     return Entry(
         title=title,
         place="not in the paper",

@@ -83,7 +83,7 @@ PLAIN_OBJECTIVE = (
 
 
 def _ratio_claims() -> list[Claim]:
-    """The eight latency ratios, for three forms and two ways of dealing out FedPer's bandwidth."""
+    """The eight latency ratios, for three forms and two ways of allocating FedPer's bandwidth."""
     reasons = {"fast": "", "safe": PLAIN_OBJECTIVE, "plain": ERASED}
     return [
         Claim(
@@ -98,7 +98,7 @@ def _ratio_claims() -> list[Claim]:
 
 
 def _grows(form: str) -> list[Claim]:
-    """The advantage grows with heterogeneity, judged against two yardsticks."""
+    """The advantage grows with heterogeneity, judged against two baselines."""
     return [
         Claim(
             f"the advantage of FLPDSP-OPT ({form}) over {name} grows with the heterogeneity of the data",

@@ -31,10 +31,10 @@ ABOUT = {
 STUDY = Study(
     dataset="MRPC",
     partitions={f"alpha {a}": ("joint_mrpc", (f"task.partition.alpha={a}",)) for a in ("1", "2")},
-    targets={"alpha 1": (0.78, 0.8), "alpha 2": (0.82, 0.84)},  # above the guesses, 0.713 and 0.818
+    targets={"alpha 1": (0.78, 0.8), "alpha 2": (0.82, 0.84)},  # above the majority guesses, 0.713 and 0.818
     quick=("rounds=1", "training.local_steps=1", "evaluation.every=1", "task.test_on=validation"),
     only={
-        "FLPDSP-OPT fast": ("rounds=24", "evaluation.every=6"),  # half of the clients in most rounds: as many samples
+        "FLPDSP-OPT fast": ("rounds=24", "evaluation.every=6"),  # half of the clients in most rounds: equal samples
         **dict.fromkeys(("FedPer", "LG-FedAvg", "FedAvg", "FedMask"), ()),
     },
 )
@@ -42,7 +42,7 @@ BEST = "best of all"
 
 
 def _above_the_guess(quantity: str, entry: Entry) -> Entry:
-    """The entry with every method's points above what naming each client's larger class would get."""
+    """The entry with every method's percentage points above the majority guess added."""
 
     def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         values: list[Value] = []
@@ -73,7 +73,7 @@ def _best_beats_the_guess(what: str, points: float) -> list[Claim]:
 
 
 def _below_fedavg(where: str, published: str, quantity: str) -> list[Claim]:
-    """What the paper says of the two personalised methods that do not keep up."""
+    """The paper's claims about the two personalised methods that end below FedAvg."""
     return [
         Claim(
             f"{name} falls below FedAvg {where}",

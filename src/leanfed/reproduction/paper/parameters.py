@@ -1,4 +1,4 @@
-"""The paper's parameter table beside the settings that the protocol runs with; nothing is trained."""
+"""The paper's parameter table and the settings of the protocol side by side; nothing is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where LeNet-5 is best cut into base and head, over six degrees of heterogeneity."""
+"""The best split of LeNet-5 into base and head, for six degrees of heterogeneity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 with ResNet-18 at a reduced size: do personal models pay, against a guess and against one model for all?"""
+"""CIFAR-10 with ResNet-18 at a reduced size: personal models against the majority guess and one shared model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STUDY = Study(
     quick=("rounds=4", "evaluation.every=4", "evaluation.renew_statistics=1", "training.local_steps=1"),
 )
 OURS, SHARED = {"FLPDSP": ()}, {"FedAvg": ('algorithm={name="fedavg"}',)}
-BESIDE_FEDAVG = ("Class-2", "alpha 0.1, uncapped")  # where one model for all was learned too
+BESIDE_FEDAVG = ("Class-2", "alpha 0.1, uncapped")  # partitions on which FedAvg was run too
 
 
 def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
@@ -42,7 +42,7 @@ def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
 
 
 def _claims() -> list[Claim]:
-    """What is said of each split."""
+    """The claims about each partition."""
     return [
         *(
             Claim(

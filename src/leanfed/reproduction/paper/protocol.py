@@ -1,4 +1,4 @@
-"""The comparison protocol: one settings file per partition, and what a method changes in it; nothing else differs."""
+"""The comparison protocol: one settings file per partition, and the settings that each method changes in it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ LOOKS: Final[Mapping[str, tuple[int, str]]] = {  # label -> colour and dash, the
 
 @dataclass(frozen=True)
 class Study:
-    """A data set under the protocol: its partitions (settings file and changes), targets, and how it is made quick.
+    """A data set under the protocol: its partitions (settings file and changes), targets, and its quick version.
 
-    `only` names the methods of a reduced study, without their rule for bandwidth, and what each changes there; all
-    of them, unchanged, when it is empty. `drawn` has the methods of its figures.
+    `only` names the methods of a reduced study, without their bandwidth rule, and what each changes there; if it is
+    empty, all methods run unchanged. `drawn` has the methods in its figures.
     """
 
     dataset: str
@@ -59,7 +59,7 @@ class Study:
     drawn: Mapping[str, Changes] = field(default_factory=lambda: {**OPT, **EQUAL})
 
     def of(self, methods: Mapping[str, Changes]) -> dict[str, Changes]:
-        """Those of the methods that the study runs."""
+        """The methods that the study runs."""
         if not self.only:
             return dict(methods)
         bare = {name: name.partition(",")[0] for name in methods}
@@ -84,7 +84,7 @@ class Study:
     def jobs(
         self, methods: Mapping[str, Sequence[str]], scale: Scale, *, stop: bool = False, partitions: Iterable[str] = ()
     ) -> list[Job]:
-        """Every method on every partition and seed; with `stop`, runs end once the last target is met."""
+        """Every method on every partition and seed; with `stop`, runs end when the last target is reached."""
         return [
             self.job(method, [*changes, *self._stop(partition, stop)], partition, seed, scale)
             for seed in scale.seeds
@@ -97,7 +97,7 @@ class Study:
 
 
 def longer(rounds: int, decay: float) -> Changes:
-    """More and shorter rounds for the same simulated time; the learning rate falls more slowly, to the same end."""
+    """More and shorter rounds in the same simulated time; the learning rate decays more slowly to the same value."""
     return (f"rounds={rounds}", f"training.learning_rate_decay={decay}", f"run.checkpoint_every={rounds}")
 
 
@@ -114,7 +114,7 @@ def line_of(outcome: Outcome, values: Sequence[float], panel: str) -> Line:
 
 
 def at_time(spent: Sequence[float], values: Sequence[float], moment: float) -> float:
-    """A curve's value at a moment, by linear interpolation; before its first point that point's."""
+    """A curve's value at a moment by linear interpolation; before the first point, the value of that point."""
     import numpy as np
 
     return float(np.interp(moment, spent, values))
@@ -126,7 +126,7 @@ def with_quantity(labels: Labels, quantity: str, **more: str) -> dict[str, str]:
 
 
 def percent(target: float) -> str:
-    """A target as tables name it.
+    """A target accuracy as shown in tables.
 
     >>> percent(0.8)
     '80 %'

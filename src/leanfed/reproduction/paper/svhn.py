@@ -1,4 +1,4 @@
-"""SVHN with ResNet-18 under five bandwidths, reduced: planned rates against fixed ones. Its table: bandwidth.py."""
+"""SVHN with ResNet-18 under five bandwidths, reduced: planned against fixed rates; bandwidth.py has its table."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from leanfed.reproduction.judging import Every, Less, Trend
 from leanfed.reproduction.paper.figures import FINAL, cell, figure
 from leanfed.reproduction.paper.protocol import OPT, OWN, Study, longer, percent, with_quantity
 
-BANDS = {  # the paper's, and the tenth of it that a tenth of its clients share here
+BANDS = {  # the paper's -> a tenth of it, shared by a tenth of the clients
     "10 MHz": "1e6",
     "30 MHz": "3e6",
     "50 MHz": "5e6",
     "10~50 MHz": "[1e6, 5e6]",
-    "100 MHz": "10e6",  # what the ten of 100 clients that take part in a round have of 10 MHz in joint_svhn.toml
+    "100 MHz": "10e6",  # for the 10 of 100 clients in a round of joint_svhn.toml
 }
 FAST, SAFE, FIXED = "FLPDSP-OPT fast", "FLPDSP-OPT safe", "FLPDSP, equal"
 METHODS = {
@@ -34,7 +34,7 @@ STUDY = Study(
 
 
 def with_rates(entry: Entry) -> Entry:
-    """The entry with the keep rates that the runs had, averaged over clients and then over rounds."""
+    """The entry with the runs' keep rates, averaged over clients and then over rounds, added."""
 
     def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         plain = entry.measure(outcomes, scale)
@@ -55,7 +55,7 @@ def _mean(outcome: Outcome, column: str) -> float:
 
 
 def _claims(method: str) -> list[Claim]:
-    """What is said of one form."""
+    """The claims about one form."""
     return [
         Claim(
             f"{method} reaches every target before fixed rates do, at every bandwidth",

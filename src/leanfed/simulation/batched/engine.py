@@ -1,7 +1,7 @@
 """The batched engine: clients in chunks, chunks over threads.
 
-Sums do not depend on their order (`compression.exact`) and a client's numbers do not depend on who stands beside it, so
-that the result is the same to the last bit whatever the chunks and the number of threads.
+Sums do not depend on their order (`compression.exact`) and a client's numbers do not depend on the others in its chunk,
+so the result is bit for bit the same for any chunk size and any number of threads.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from leanfed.tasks.batch import Batch
 from leanfed.tasks.models import LeNet5
 from leanfed.tasks.task import Images, draw_rows
 
-CHUNK_CLIENTS = 10  # divides 100 clients evenly over two, and its buffers stay near the caches
+CHUNK_CLIENTS = 10  # 100 clients divide evenly over two threads, and the buffers about fit the caches
 TEST_PIECE = 32  # test samples of one client at a time
 CHUNK_BYTES = 256 << 20  # of buffers per worker; larger batches make smaller chunks
 
 
 def misfit(world: World) -> str | None:
-    """Why this world cannot run in chunks, or None where it can."""
+    """Why this world cannot run in chunks, or None if it can."""
     if not isinstance(world.task.new_model("base"), LeNet5):
         return f"its kernels know lenet5, not {world.task.settings.model!r}"
     if world.task.settings.augment:
@@ -89,7 +89,7 @@ class BatchedEngine(Engine):
 
     @override
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
-        """Every client's model on its own test set, a chunk of pieces of test sets at a time."""
+        """Test every client's model on its own test set, a chunk of pieces of test sets at a time."""
         right, loss = (np.zeros(self.world.task.clients) for _ in range(2))
         hits = Hits(0, 0, 0)
         clients.start_all(range(self.world.task.clients))
@@ -105,7 +105,7 @@ class BatchedEngine(Engine):
         return Evaluation(right / sizes, loss / sizes, self.world.task.gamma, pooled)
 
     def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats, Hits]:
-        """Right answers, summed losses and hits of some pieces, in a worker thread."""
+        """(correct predictions, summed losses, hits) of some pieces; runs in a worker thread."""
         rows = torch.from_numpy(np.stack([piece.rows for piece in chunk]))
         labels = torch.from_numpy(self.world.task.test.labels[rows.numpy()])
         counted = torch.arange(rows.shape[1]) < torch.tensor([piece.counted for piece in chunk]).unsqueeze(1)
@@ -124,7 +124,7 @@ class BatchedEngine(Engine):
         return right.sum(1).numpy().astype(float), losses.double().sum(1).numpy(), hits
 
     def _chunks(self, plan: RoundPlan) -> Iterator[RoundPlan]:
-        """The plan in parts of one chunk each."""
+        """The plan cut into chunks."""
         for start in range(0, len(plan.participants), self.chunk_clients):
             part = slice(start, start + self.chunk_clients)
             yield replace(plan, participants=plan.participants[part], k=plan.k[part], r=plan.r[part])
@@ -132,9 +132,9 @@ class BatchedEngine(Engine):
     def _train(
         self, shared: Tensor, clients: ClientStore, single: bool, plan: RoundPlan
     ) -> tuple[Floats, Updates, Tensor | None]:
-        """One chunk in a worker thread: weights, answers, and the weighted sum of the uploads unless they are listed.
+        """Train one chunk in a worker thread: gamma, updates, and the weighted sum of the uploads unless `single`.
 
-        What the clients keep is written to the store here; different chunks write different rows.
+        The clients' new states are written to the store here; different chunks write different rows.
         """
         cohort, gamma = self._cohort(clients, plan), self.world.task.gamma[list(plan.participants)]
         learner, total = self._learners.get(), None
@@ -153,7 +153,7 @@ class BatchedEngine(Engine):
         return gamma, updates, total
 
     def _cohort(self, clients: ClientStore, plan: RoundPlan) -> Cohort:
-        """What the participants of a chunk hold and are asked."""
+        """The cohort of a chunk's participants."""
         world, members = self.world, plan.participants
         samples = torch.from_numpy(self._samples(members, plan.round))
         labels = torch.from_numpy(world.task.train.labels[samples.numpy()])
@@ -191,7 +191,7 @@ class BatchedEngine(Engine):
 
 
 class Piece(NamedTuple):
-    """Part of one client's test set, filled up to a common length with samples that do not count."""
+    """Part of one client's test set, padded to a common length with samples that do not count."""
 
     client: int
     rows: Ints  # (length,)
@@ -209,6 +209,6 @@ def test_pieces(test: Sequence[Ints], length: int) -> list[Piece]:
 
 
 def chunk_clients(world: World) -> int:
-    """Clients per chunk: CHUNK_CLIENTS, fewer where their buffers would pass CHUNK_BYTES."""
+    """Clients per chunk: CHUNK_CLIENTS, or fewer if their buffers would exceed CHUNK_BYTES."""
     samples = world.training.batch_size * 24_000  # bytes per sample in the buffers, rounded up
     return max(1, min(CHUNK_CLIENTS, CHUNK_BYTES // (samples + 12 * world.split.size)))

@@ -1,4 +1,4 @@
-"""The convolutions of some clients by compiled kernels, behind the contract of `trunk`."""
+"""LeNet-5's convolutions for a chunk of clients by compiled kernels, implementing `trunk.Trunk`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leanfed.tasks.task import Images
 
 
 def pixel_table(images: Images) -> Tensor:
-    """The normalised value of each of the 256 pixel values, bit for bit as `Images.batch` makes it."""
+    """The normalised value of each of the 256 pixel values, bit for bit as in `Images.batch`."""
     levels = torch.arange(256, dtype=torch.float32)
     return levels.div_(255).sub_(images.mean.flatten()).div_(images.deviation.flatten())
 
@@ -62,7 +62,7 @@ class KernelTrunk:
         gradient.bias2.copy_(self.sum_bias2[:clients])
 
     def _pack(self, weights: Convolutions) -> None:
-        """The weights in the order in which the kernels read them, padded to whole vectors."""
+        """Copy the weights into the order in which the kernels read them, padded to whole vectors."""
         first, second = len(weights.weight1), len(weights.weight2)
         self.taps1[:first, :, :6] = weights.weight1.flatten(2).transpose(1, 2)
         self.bias1[:first, :6] = weights.bias1
@@ -79,7 +79,7 @@ class KernelTrunk:
 
 
 def _poison(weights: Convolutions) -> Tensor:
-    """Zero, or NaN for a client whose weights are not finite: a lane-wise maximum may lose a NaN, a loss may not."""
+    """0, or NaN for a client whose weights are not finite: a lane-wise maximum may drop NaN, the loss must not."""
     return sum((w.flatten(1).sum(1) * 0 for w in weights), start=torch.zeros(1))
 
 
@@ -92,7 +92,7 @@ def _flat_rows(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def warm_kernels() -> None:
-    """Call every kernel once on a tiny input, with the types of real calls."""
+    """Compile every kernel by calling it on a tiny input with the types of real calls."""
     blank = Images(np.zeros((1, 1, 32, 32), dtype=np.uint8), np.zeros(1, dtype=np.int64), torch.zeros(1), torch.ones(1))
     trunk = KernelTrunk(blank, 1, 1)
     weights = Convolutions(

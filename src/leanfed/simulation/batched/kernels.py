@@ -1,8 +1,8 @@
 """LeNet-5's two convolutions with pooling and ReLU, forward and backward, for many clients in one call.
 
 Activations are kept channel-last, so that a 5x5 patch is five contiguous runs, lanes are channels, and pooling is a
-lane-wise maximum. The gradient behind a max-pool has one non-zero entry per window: backward passes visit the winners
-alone, a quarter of the dense work. Kernels release the GIL, allocate nothing, and add in a fixed order.
+lane-wise maximum. The gradient at a max-pool's input has one non-zero entry per window: backward passes visit only the
+winners (the maxima), a quarter of the dense work. Kernels release the GIL, allocate nothing, and add in a fixed order.
 
 Sizes per sample: image 32x32 -> conv1 -> pooled 14x14x6 -> conv2 -> pooled 5x5x16. Weights are one set for all clients
 or one per client: `own1` and `own2` are 0 or 1.
@@ -32,7 +32,7 @@ jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 @jit
 def _winner(a, b, c, d, zero, here, right, down):
-    """The largest of a 2x2 window cut at zero, and its position; the first in reading order among equals."""
+    """The maximum of a 2x2 window after ReLU, and its position; the first in reading order among equals."""
     top = where_less(a, b, b, a)
     top_at = where_less(a, b, splat(np.float32(here + right)), splat(np.float32(here)))
     low = where_less(c, d, d, c)
@@ -76,7 +76,7 @@ def conv1(images, image, weights, bias, w, b, pooled, winners, out):
                     b1 = multiply_add(spread(images, p + 33), tap, b1)
                     b2 = multiply_add(spread(images, p + 34), tap, b2)
                     b3 = multiply_add(spread(images, p + 35), tap, b3)
-            # Each store of eight lanes spills two beyond its six channels; the next one writes over them.
+            # Each store writes eight lanes for six channels; the next one overwrites the two extra.
             to = out + (y // 2) * WIDE + (x // 2) * 6
             best, at = _winner(a0, a1, b0, b1, zero, here, 1, 32)
             store(pooled, to, best)
@@ -234,7 +234,7 @@ def backward(slope, batch, own2, weights, buffers, sums):
     sums1, sum_bias1, sums2, sum_bias2 = sums
     tiles = weights[4]
     for place in range(slope.size):
-        if deep[place] <= 0:  # ReLU was closed
+        if deep[place] <= 0:  # ReLU gave zero
             slope[place] = 0
     for c in range(sums1.shape[0]):
         sums1[c], sum_bias1[c], sums2[c], sum_bias2[c] = 0, 0, 0, 0

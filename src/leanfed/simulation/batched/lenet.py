@@ -1,7 +1,7 @@
 """LeNet-5 for a chunk of clients at once: every client's loss and its own gradient, written out layer by layer.
 
 Weights come in two parts, shared and private, each with a leading dimension of one (the same for all clients) or C
-(one set per client). So one computation serves any cut of the model, one local step or several, and any method.
+(one set per client). So the same code serves any cut of the model, one or several local steps, and any method.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def apply_dense(x: Tensor, layer: Dense) -> Tensor:
 
 
 def write_gradient(x: Tensor, slope: Tensor, gradient: Dense) -> None:
-    """Each client's gradient of a layer, from what entered it and the slope at its output."""
+    """Write each client's gradient of a layer, from the layer's input and the slope at its output."""
     torch.bmm(slope.transpose(1, 2), x, out=gradient.weight)
     torch.sum(slope, 1, out=gradient.bias)
 
@@ -54,7 +54,7 @@ def slope_before(slope: Tensor, layer: Dense) -> Tensor:
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Each client's mean loss (C,) over its batch, and the slope of that mean at the logits (C, B, classes)."""
     # Softmax works row by row. The exponential of the logarithm above would not do: torch rounds the last entries of a
-    # tensor as no others, so that a client's slope would depend on how many stand beside it.
+    # tensor differently from the others, so a client's slope would depend on the number of clients.
     at_label = labels.unsqueeze(2)
     loss = -functional.log_softmax(logits, 2).gather(2, at_label).squeeze(2).mean(1)
     slope = functional.softmax(logits, 2).scatter_add_(2, at_label, torch.full(at_label.shape, -1.0))
@@ -64,9 +64,9 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def dense_pass(
     x: Tensor, layers: Sequence[Dense], gradients: Sequence[Dense], labels: Tensor
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Forward through dense layers with ReLU between them, and back with each layer's gradient written.
+    """Forward and backward pass through dense layers with ReLU between them; writes each layer's gradient.
 
-    Returns each client's loss (C,), the slope at the first layer's output, and what enters each layer.
+    Returns each client's loss (C,), the slope at the first layer's output, and the input of each layer.
     """
     entering = [x]
     for layer in layers[:-1]:
@@ -89,7 +89,7 @@ class _Place:
     shape: torch.Size
 
     def of(self, weights: Weights) -> Tensor:
-        """The parameter of a chunk's weights."""
+        """The parameter in a chunk's weights."""
         return self.slice(weights[self.part], self.start)
 
     def of_gradient(self, gradient: Tensor) -> Tensor:
@@ -103,9 +103,9 @@ class _Place:
 
 @final
 class LeNetLearner:
-    """LeNet-5 behind the contract `Learner`: batches hold row numbers (C, B) of the samples that the trunk knows.
+    """LeNet-5 as a `Learner`: batches hold row numbers (C, B) of the trunk's samples.
 
-    The gradient buffer holds at most `clients` rows and is used again by every call.
+    The gradient buffer has at most `clients` rows and is overwritten by every call.
     """
 
     def __init__(self, split: Split, initial: Tensor, trunk: Trunk, picks: Picks, clients: int) -> None:
@@ -123,7 +123,7 @@ class LeNetLearner:
         dense = [f"{name}.weight" in split.private for name in DENSE]
         inside = all(name.partition(".")[0] in DENSE for name in split.private)
         self._first_private = dense.index(True) if inside and any(dense) else None
-        self._entering: list[Tensor] = []  # the dense layers in the last call
+        self._entering: list[Tensor] = []  # inputs of the dense layers in the last call
 
     def loss_and_gradient(self, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
         """Every client's mean loss (C,) and gradient (C, d) on its samples."""
@@ -136,7 +136,7 @@ class LeNetLearner:
         return loss, gradient
 
     def head_gradient(self, weights: Weights, batch: Batch) -> Tensor:
-        """(C, d_private): a head of dense layers goes on from what enters it, any other takes the whole way."""
+        """(C, d_private): a head of dense layers starts from its stored input, any other repeats the whole pass."""
         gradient, first = self.gradient[: len(batch.labels)], self._first_private
         if first is None:
             self.loss_and_gradient(weights, batch)
@@ -147,7 +147,7 @@ class LeNetLearner:
         return gradient[:, gradient.shape[1] - weights.private.shape[1] :]
 
     def logits(self, weights: Weights, inputs: Tensor) -> Tensor:
-        """Every client's answers (C, B, classes) on its samples (C, B)."""
+        """Every client's logits (C, B, classes) on its samples (C, B)."""
         convolutions, layers = self._read({n: p.of(weights) for n, p in self._places.items()})
         x = self.trunk.forward(inputs.numpy(), convolutions)
         for layer in layers[:-1]:
@@ -155,7 +155,7 @@ class LeNetLearner:
         return apply_dense(x, layers[-1])
 
     def _read(self, named: dict[str, Tensor]) -> tuple[Convolutions, tuple[Dense, ...]]:
-        """Parameters by name as layers, conv3 as a dense one."""
+        """Named parameters as layers, conv3 as a dense layer."""
         first = Convolutions(*(named[f"{layer}.{kind}"] for layer in ("conv1", "conv2") for kind in ("weight", "bias")))
         dense = (Dense(named[f"{n}.weight"].flatten(2), named[f"{n}.bias"]) for n in DENSE)
         return first, tuple(dense)

@@ -1,6 +1,6 @@
-"""LeNet-5's convolutions for a chunk of clients: the contract, and the version in plain torch.
+"""LeNet-5's convolutions for a chunk of clients: the interface, and the implementation in plain torch.
 
-A weight has a leading dimension of one, where all clients use the same, or of C, one set per client.
+A weight has a leading dimension of one (the same for all clients) or C (one set per client).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import functional
 from leanfed.records import Ints
 from leanfed.tasks.task import Images
 
-DEEP = 16 * 25  # values per sample behind the second pooling, channel-first
+DEEP = 16 * 25  # values per sample after the second pooling, channel-first
 
 
 class Convolutions(NamedTuple):
@@ -34,35 +34,35 @@ class Trunk(Protocol):
         ...
 
     def backward(self, slope: Tensor, gradient: Convolutions) -> None:
-        """Write the gradients of the last forward pass; `slope` (C, B, 400) is used up."""
+        """Write the gradients of the last forward pass; `slope` (C, B, 400) is overwritten."""
         ...
 
 
 class Pooled(NamedTuple):
-    """A 2x2 maximum cut at zero, and where it came from."""
+    """2x2 max-pooling with ReLU, and which entry of each window is its maximum."""
 
     value: Tensor  # (..., h, w)
-    right: Tensor  # (..., 2h, w) the right one of each pair of columns is larger
-    lower: Tensor  # (..., h, w) the lower one of the two is larger
+    right: Tensor  # (..., 2h, w) whether the right one of each pair of columns is larger
+    lower: Tensor  # (..., h, w) whether the lower one of the two is larger
 
     def spread(self, slope: Tensor) -> Tensor:
-        """The slope at the pooled value, carried to the winners; (..., h, w) -> (..., 2h, 2w)."""
+        """The slope at the pooled value, assigned to the maxima; (..., h, w) -> (..., 2h, 2w)."""
         slope = torch.where(self.value > 0, slope, 0)
         rows = torch.stack([slope.where(~self.lower, 0), slope.where(self.lower, 0)], -2).flatten(-3, -2)
         return torch.stack([rows.where(~self.right, 0), rows.where(self.right, 0)], -1).flatten(-2)
 
 
 def pool(x: Tensor) -> Pooled:
-    """Max-pooling and ReLU; the first in reading order wins among equals, as in MaxPool2d."""
+    """Max-pooling and ReLU; among equal entries the first in reading order is taken, as in MaxPool2d."""
     left, right = x[..., 0::2], x[..., 1::2]
     columns = torch.maximum(left, right)
     upper, lower = columns[..., 0::2, :], columns[..., 1::2, :]
     return Pooled(torch.maximum(upper, lower).relu_(), right > left, lower > upper)
 
 
-# One call per client below: how a convolution rounds depends on how many samples it sees, and a client's numbers must
-# not depend on who stands beside it. Near-ties of the pooling (flat background is full of them) then fall as they do
-# in the reference.
+# One call per client below: how a convolution rounds depends on the number of samples, and a client's numbers must not
+# depend on the others in its chunk. Near-ties in the pooling, common in flat background, are then resolved as in the
+# reference.
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def input_gradient(slope: Tensor, weight: Tensor) -> Tensor:
-    """The reverse of `convolve` for its input."""
+    """The gradient of `convolve` with respect to its input, from the slope at its output."""
     each = zip(slope, _per_client(weight, len(slope)), strict=True)
     return torch.stack([functional.conv_transpose2d(*mine) for mine in each])
 
@@ -89,7 +89,7 @@ def _per_client(weight: Tensor, clients: int) -> Tensor:
 
 @final
 class TorchTrunk:
-    """Stock torch: the second reference, and the path where numba is missing."""
+    """Plain torch: a second reference, and the implementation without numba."""
 
     def __init__(self, images: Images) -> None:
         self.images = images

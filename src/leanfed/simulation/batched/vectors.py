@@ -1,6 +1,6 @@
-"""Eight floats at a time for numba kernels: a vector that lives in a register, and the few operations we need.
+"""Eight floats at a time for numba kernels: a vector kept in a register, and the operations that we need.
 
-Numba cannot keep a small array in registers, which is what a convolution's inner loop lives on. A value of type `vec`
+Numba cannot keep a small array in registers, which a convolution's inner loop needs to be fast. A value of type `vec`
 is LLVM's <8 x float>: one AVX register, or two of SSE or NEON. No function checks bounds: buffers carry padding.
 
 Numba's cache watches the file of a kernel, not what it imports: after a change here, touch kernels.py.
@@ -32,7 +32,7 @@ vec = Vec()
 
 @register_model(Vec)
 class VecModel(models.PrimitiveModel):
-    """Held as one LLVM vector."""
+    """Stored as one LLVM vector."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, VECTOR)
