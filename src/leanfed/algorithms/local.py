@@ -85,7 +85,7 @@ def local_steps(
         losses.append(loss)
         samples += batch.labels.shape[1]
         total = total.add_(gradient) if step else gradient if cohort.steps == head_steps == 1 else gradient.clone()
-        last = step == cohort.steps - 1  # the server takes the last step of the shared part, along `total`
+        last = step == cohort.steps - 1  # then the shared weights are not needed again: the server steps along `total`
         after = weights.shared if last else weights.shared.sub(gradient[:, :cut], alpha=rate)
         private, velocity = _step(weights.private, gradient[:, cut:], velocity, cohort)
         for _ in range(head_steps - 1):

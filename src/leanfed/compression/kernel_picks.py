@@ -8,14 +8,16 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from leanfed.compression import exact, topk
+from leanfed.compression.picks import Chosen, Picks
 from leanfed.records import Floats, Ints
 
 
 @final
 @dataclass(frozen=True)
-class Cuts:
+class Cuts(Chosen):
     """Chosen entries as a threshold and the last tie of each row: 12 bytes per row, whatever the count."""
 
     rows: Tensor  # (rows, size or more)
@@ -24,40 +26,40 @@ class Cuts:
     threshold: np.ndarray[Any, np.dtype[np.int32]]  # (rows,) the bits of a magnitude
     last: Ints  # (rows,) position of the last entry kept that equals the threshold
 
+    @override
     def positions(self, row: int) -> Tensor:
-        """(count,) positions in one row, increasing."""
         count = int(np.clip(self.counts[row], 0, self.size))
         bits = _bits(self.rows)[row]
         return torch.from_numpy(topk.places_of(bits, self.threshold[row], self.last[row], self.size, count))
 
+    @override
     def mask(self) -> Tensor:
-        """(rows, size) zeros and ones."""
         mask = torch.empty(len(self.rows), self.size)
         topk.mask_rows(_bits(self.rows), self.threshold, self.last, mask.numpy())
         return mask
 
+    @override
     def rest(self) -> Tensor:
-        """(rows, size) what was not chosen."""
         rest = torch.empty(len(self.rows), self.size)
         topk.rest_rows(self.rows.numpy(), _bits(self.rows), self.threshold, self.last, rest.numpy())
         return rest
 
+    @override
     def add_to(self, total: Tensor, weight: Floats) -> None:
-        """One pass over each row, without a copy of the chosen entries."""
         cut = (self.threshold, self.last)
         topk.add_rows(self.rows.numpy(), _bits(self.rows), *cut, weight, total.numpy(), exact.GRADIENTS)
 
 
 @final
-class KernelPicks:
+class KernelPicks(Picks):
     """Exact top-k as in `compression.topk`, with one worker's scratch buffers for rows of at most `size` entries."""
 
     def __init__(self, size: int) -> None:
         self._counts = np.zeros(topk.BINS, dtype=np.int64)
         self._near = np.zeros(size + 1, dtype=np.int32)
 
+    @override
     def largest(self, rows: Tensor, counts: Ints, size: int) -> Cuts:
-        """The threshold and last tie of each row."""
         threshold, last = np.empty(len(rows), dtype=np.int32), np.empty(len(rows), dtype=np.int64)
         topk.cut_rows(_bits(rows), counts, size, threshold, last, self._counts, self._near)
         return Cuts(rows, size, counts, threshold, last)

@@ -12,6 +12,7 @@ from typing import Protocol, final
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from leanfed.compression.exact import add_at
 from leanfed.compression.selection import largest
@@ -48,43 +49,43 @@ class Picks(Protocol):
 
 @final
 @dataclass(frozen=True)
-class Positions:
+class Positions(Chosen):
     """Chosen entries as a list of positions per row."""
 
     rows: Tensor  # (rows, size or more)
     size: int
     places: Sequence[Tensor]  # (count,) int64 each
 
+    @override
     def positions(self, row: int) -> Tensor:
-        """As listed."""
         return self.places[row]
 
+    @override
     def mask(self) -> Tensor:
-        """Ones at the positions."""
         mask = torch.zeros(len(self.places), self.size)
         for row, places in enumerate(self.places):
             mask[row, places] = 1
         return mask
 
+    @override
     def rest(self) -> Tensor:
-        """Zeros at the positions."""
         rest = self.rows[:, : self.size].clone()
         for row, places in enumerate(self.places):
             rest[row, places] = 0
         return rest
 
+    @override
     def add_to(self, total: Tensor, weight: Floats) -> None:
-        """Row by row."""
         for row, (places, factor) in enumerate(zip(self.places, weight.tolist(), strict=True)):
             add_at(total, places, self.rows[row, places], factor)
 
 
 @final
-class NumpyPicks:
+class NumpyPicks(Picks):
     """One row at a time with `compression.selection.largest`."""
 
+    @override
     def largest(self, rows: Tensor, counts: Ints, size: int) -> Positions:
-        """Positions of each row's largest magnitudes."""
         magnitudes = np.abs(rows.numpy()[:, :size])
         places = [largest(row, count) for row, count in zip(magnitudes, counts.tolist(), strict=True)]
         return Positions(rows, size, [torch.from_numpy(row) for row in places])

@@ -240,7 +240,6 @@ def _environment(run: RunFiles) -> list[list[str]]:
 
 
 def _title(groups: Sequence[Group], runs: Sequence[RunFiles]) -> str:
-    """The title of the page."""
     names = [group.label for group in groups]
     if len(names) == 1:
         return f"{names[0]} on {dataset_name(runs[0].setting('task.dataset', None)) or 'unknown data'}"

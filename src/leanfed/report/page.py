@@ -71,7 +71,7 @@ def plotly_script() -> str:
 
 
 def without_wrapper(script: str) -> str:
-    """The plotting script with its notice but without the function around it, which serves other module systems.
+    """The plotting script with its notice but without the function around it, which is for other module systems.
 
     A browser would read all of the script once more for that function (benchmarks/report_scale.py: a large page opens
     in two thirds of the time without it). A script with another wrapper stays as it is.

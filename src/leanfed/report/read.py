@@ -144,7 +144,7 @@ def read_run(folder: RunFolder) -> RunFiles:
     old = "not there: an older leanfed did not write it, or it was removed"
     settings: dict[str, Any] = _read(flaws, folder.settings, lambda: read_json(folder.settings), {})
     tables = {name: _table(flaws, folder, name) for name in TABLES}
-    known = None if "elapsed_s" in tables["rounds"].columns else old  # real devices do not report labels and positions
+    known = None if "elapsed_s" in tables["rounds"].columns else old  # real devices report no labels or positions
     return RunFiles(
         folder=folder,
         settings=settings,

@@ -41,7 +41,7 @@ class Request:
 
     @property
     def page(self) -> Path:
-        """The generated page: beside a folder called results, inside any other."""
+        """The generated page: next to a folder called results, inside any other."""
         beside = not self.quick and self.out.name == "results"
         return (self.out.parent if beside else self.folder) / "RESULTS.md"
 

@@ -35,7 +35,7 @@ class Aggregation(Section):
     """
 
     single_uploads: ClassVar[bool] = True
-    """Whether the rule needs every upload by itself; if not, engines pass it a sum, which is faster."""
+    """Whether the rule needs every upload; if not, engines compute the weighted mean from a sum, which is faster."""
 
     @abstractmethod
     def combine(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Tensor:

@@ -84,7 +84,7 @@ class ClientStore:
         return self._matrices[name]
 
     def start_all(self, clients: Iterable[int]) -> None:
-        """Initialise the states of these clients where that has not happened yet."""
+        """Initialise the states of these clients, except those that have one already."""
         for client in clients:
             if not self._has(PRIVATE, client):
                 self._write(client, self._start(client))

@@ -26,7 +26,7 @@ class EvaluationSettings(Section):
     """When and what to evaluate."""
 
     every: int = Field(default=10, ge=1)
-    """Evaluate after every this many rounds, and after the last."""
+    """Rounds from one evaluation to the next; the last round is always evaluated."""
     per_client: bool = False
     """Write each client's accuracy into the clients table."""
     renew_statistics: int = Field(default=0, ge=0)

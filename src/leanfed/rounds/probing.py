@@ -28,11 +28,11 @@ class TheorySettings(Section):
     """Whether and how a run measures the quantities in Theorem 1."""
 
     every: int = Field(default=0, ge=0)
-    """Measure in round 0 and after every this many rounds; 0 switches it off."""
+    """Rounds from one measurement to the next, starting in round 0; 0: no measurements."""
     probes: int = Field(default=8, ge=1)
     """Participants probed each time."""
     samples: int = Field(default=256, ge=1)
-    """At most this many of a client's samples are used, standing for all of them."""
+    """The most samples of a client that a probe uses, in place of all."""
 
 
 def why_no_bound(algorithm: Algorithm, training: Training) -> str | None:

@@ -61,7 +61,6 @@ class BertLora(nn.Module):
         return pair_features(*(_mean(hidden, plane) for plane in (tokens[:, MASK] - second, second)))
 
     def _encoded(self, tokens: Tensor) -> Any:
-        """The encoder's output."""
         segments = {"token_type_ids": tokens[:, SEGMENTS]} if self._takes_segments else {}
         return self.encoder(input_ids=tokens[:, IDS], attention_mask=tokens[:, MASK], **segments)
 
@@ -74,7 +73,7 @@ def texts_apart(tokens: Tensor) -> tuple[Tensor, Tensor]:
     [[101, 7, 102, 0], [101, 8, 9, 102]]
     """
     ids, mask, second = tokens.unbind(1)
-    begin = second.argmax(1, keepdim=True)  # of the second text; the place before it is taken by the first token
+    begin = second.argmax(1, keepdim=True)  # of the second text; the first token is put before it
     places = begin - 1 + torch.arange(tokens.shape[2])
     inside, places = places < tokens.shape[2], places.clamp(0, tokens.shape[2] - 1)
     later = second.gather(1, places) * inside

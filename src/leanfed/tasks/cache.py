@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-FORMAT = 1  # raised when the layout of a cached split changes
+FORMAT = 1  # to be increased when the layout of a cached split changes
 
 
 def cache_root() -> Path:
@@ -91,7 +91,7 @@ def _decode_images(column: polars.Series, shape: tuple[int, ...], file: Path) ->
 
 
 def open_picture(encoded: bytes, channels: int, name: str) -> Image.Image:
-    """A picture from its file's bytes, grey or in colour."""
+    """An image from its file's bytes, grey or in colour."""
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 Stage = Callable[[Tensor], Tensor]
 
@@ -18,8 +19,8 @@ class Chain(nn.Module):
     def stages(self) -> dict[str, Stage]:
         """The stages in order."""
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
-        """All stages."""
         return through(self.stages().values(), x)
 
 

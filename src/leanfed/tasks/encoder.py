@@ -59,7 +59,7 @@ def load_encoder(name: str) -> nn.Module:
 
 @lru_cache(maxsize=2)
 def load_tokenizer(name: str) -> Any:
-    """The tokenizer that goes with an encoder."""
+    """The tokenizer of an encoder."""
     return _from_pretrained("AutoTokenizer", name)
 
 

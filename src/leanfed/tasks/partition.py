@@ -52,7 +52,7 @@ class PartitionSettings(Section):
         return self
 
     def label(self) -> str:
-        """The short name used in tables: Class-2, alpha 0.1 (uncapped where it is), IID."""
+        """The short name used in tables: Class-2, alpha 0.1 (with "uncapped" if so), IID."""
         if self.kind == "class":
             return f"Class-{self.classes_per_client}"
         if self.kind == "dirichlet":

@@ -1,4 +1,4 @@
-"""ResNet-18 for 32x32 colour images, with the stem for small pictures or the one for large pictures."""
+"""ResNet-18 for 32x32 colour images, with the stem for small or for large images."""
 
 from __future__ import annotations
 

@@ -41,13 +41,13 @@ class TaskSettings(Section):
     statistics: Literal["private", "shared"] = "private"
     """Running statistics of normalisation layers: each client's own, or, for shared layers, averaged after a round."""
     augment: tuple[Change, ...] = ()
-    """How training pictures are changed each time they are drawn: "crop" (shifted by up to 4 pixels), "flip"."""
+    """How training images are changed each time they are drawn: "crop" (shifted by up to 4 pixels), "flip"."""
     test_on: str = "test"
     """The split that clients are tested on; "validation" for choosing settings, where a data set has one."""
     text: TextSettings = Field(default_factory=TextSettings)
-    """The encoder of a text model; a model of pictures has none."""
+    """The encoder of a text model; image models have none."""
     partition: PartitionSettings = Field(default_factory=lambda: PartitionSettings(kind="class", classes_per_client=2))
-    """How samples are dealt to clients."""
+    """How samples are distributed over clients."""
 
 
 Pixels = npt.NDArray[np.uint8]

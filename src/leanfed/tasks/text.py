@@ -19,7 +19,7 @@ from leanfed.tasks.batch import Batch
 from leanfed.tasks.cache import Arrays, Samples, cached_arrays, load_samples
 from leanfed.tasks.encoder import PACKAGED, load_tokenizer, tokenizer_key
 
-FORMAT = 1  # raised when the layout of cached tokens changes
+FORMAT = 1  # to be increased when the layout of cached tokens changes
 OF_PAIRS = ("pair", "distance")  # kinds of pooling that need two texts
 IDS, MASK, SEGMENTS = range(3)  # the planes of a batch of tokens
 
@@ -56,7 +56,7 @@ class Tokens:
     labels: Ints
 
     def batch(self, rows: Ints, change: Callable[[Any], Any] | None = None) -> Batch:
-        """The given rows as (rows, 3, longest of them): ids, attention mask, segments; `change` is for pictures."""
+        """The given rows as (rows, 3, longest of them): ids, attention mask, segments; `change` is for images."""
         edges = [(int(self.ends[row - 1]) if row else 0, int(self.ends[row])) for row in rows]
         planes = np.zeros((len(rows), 3, max(end - start for start, end in edges)), dtype=np.int64)
         for plane, (start, end) in zip(planes, edges, strict=True):
@@ -67,7 +67,7 @@ class Tokens:
 
 
 def load_tokens(name: str, split: str, settings: TextSettings, root: Path | None = None) -> Tokens:
-    """One split of a text data set as tokens of the settings' encoder; made on first use."""
+    """One split of a text data set as tokens of the encoder in the settings; tokenised on first use."""
     samples = load_samples(name, split, root)
     if samples.ends is None:
         raise SettingsError(f"{name!r} holds images, but a text model takes texts. Choose another model or data set.")

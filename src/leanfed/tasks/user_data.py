@@ -53,7 +53,7 @@ class Format:
 def add_model(name: str, build: Callable[[int], nn.Module], *, input_shape: tuple[int, int, int], split: str) -> None:
     """Register a model: `build(classes)` makes it, `split` is the last layer of the shared base.
 
-    Smaller pictures are padded with black to `input_shape` (channels, height, width).
+    Smaller images are padded with black to `input_shape` (channels, height, width).
     """
     from leanfed.tasks.models import MODELS, ModelSpec
 
@@ -74,9 +74,9 @@ def import_file(file: str | Path) -> None:
 
 
 def add_images(name: str, folder: str | Path, *, size: int = 32, channels: int = 3) -> DatasetSpec:
-    """Register a folder of pictures: FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or FOLDER/CLASS/*.
+    """Register a folder of images: FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or FOLDER/CLASS/*.
 
-    Without a test folder every fifth picture of each class, in the order of the names, is for testing.
+    Without a test folder every fifth image of each class, in the order of the names, is for testing.
     """
     folder = Path(folder)
     with explained(folder, "read"):
@@ -112,9 +112,9 @@ def add_parquet(
     size: int = 32,
     channels: int = 3,
 ) -> DatasetSpec:
-    """Register a Parquet file: `inputs` is a column of encoded pictures, or one or two columns of texts.
+    """Register a Parquet file: `inputs` is a column of encoded images, or one or two columns of texts.
 
-    Labels may be numbers or words. Without a `test` file every fifth row of each class is for testing.
+    Labels may be numbers or strings. Without a `test` file every fifth row of each class is for testing.
     """
     columns = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     files = {"train": Path(file), **({} if test is None else {"test": Path(test)})}
@@ -156,7 +156,7 @@ def _add(
     form: Format | None,
     columns: tuple[str, ...] = ("image",),
 ) -> DatasetSpec:
-    """Register the data set; pictures are normalised by the mean and deviation of the training pixels."""
+    """Register the data set; images are normalised by the mean and deviation of the training pixels."""
     if form is None:
         return DATASETS.add(name, DatasetSpec(source, columns, len(classes), dict(rows)))
     pixels = local_samples(name, "train", source).inputs / np.float32(255)

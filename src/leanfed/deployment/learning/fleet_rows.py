@@ -50,7 +50,7 @@ class PendingRound:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The fields as plain values."""
         return asdict(self)
 
 
@@ -97,7 +97,6 @@ def rows_of(
 
 
 def _lists(columns: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Columns as plain values."""
     return {
         name: values.tolist() if isinstance(values, np.ndarray) else list(values) for name, values in columns.items()
     }

@@ -138,7 +138,7 @@ def _entries(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _refuse_open(folder: Path) -> None:
-    """Refuse a folder that other users can read or own: heads are private."""
+    """Refuse a folder that belongs to another user or is open to others: heads are private."""
     with explained(folder, "read"):
         status = folder.stat()
     if status.st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""What each module brings, alone and together: four panels over simulated seconds (MNIST, alpha 0.1)."""
+"""The effect of each module, alone and together: four panels over simulated seconds (MNIST, alpha 0.1)."""
 
 from __future__ import annotations
 

@@ -75,7 +75,6 @@ def grouped(outcomes: Sequence[Outcome]) -> dict[tuple[str, int], list[Outcome]]
 def _numbers(
     study: Study, quantity: str, group: Sequence[Outcome], curves: Mapping[str, ComparedRun], seed: int
 ) -> list[Value]:
-    """The numbers of one panel."""
     moment = min(curve.spent["latency_s"][-1] for curve in curves.values())
     values: list[Value] = []
     if quantity in GUESSED:

@@ -7,11 +7,12 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from leanfed.compression.kernel_picks import warm_picks
 from leanfed.records import Ints
 from leanfed.simulation.batched import kernels
-from leanfed.simulation.batched.trunk import DEEP, Convolutions
+from leanfed.simulation.batched.trunk import DEEP, Convolutions, Trunk
 from leanfed.tasks.task import Images
 
 
@@ -22,7 +23,7 @@ def pixel_table(images: Images) -> Tensor:
 
 
 @final
-class KernelTrunk:
+class KernelTrunk(Trunk):
     """Buffers for at most `clients` clients of `batch` samples, filled by the kernels."""
 
     def __init__(self, images: Images, clients: int, batch: int) -> None:
@@ -40,6 +41,7 @@ class KernelTrunk:
         self.sums1, self.sum_bias1 = torch.zeros(clients, 6, 5, 8), torch.zeros(clients, 6)
         self.sums2, self.sum_bias2 = torch.zeros(clients, 16, 6, 32), torch.zeros(clients, 16)
 
+    @override
     def forward(self, rows: Ints, weights: Convolutions) -> Tensor:
         """Samples (C, B) -> (C, B, 400); valid until the next call."""
         clients, batch = rows.shape
@@ -50,6 +52,7 @@ class KernelTrunk:
         deep = self.deep[: clients * batch].view(clients, batch, DEEP)
         return deep.add_(_poison(weights).view(-1, 1, 1))
 
+    @override
     def backward(self, slope: Tensor, gradient: Convolutions) -> None:
         """Both layers' gradients, unpacked from the kernels' padded rows."""
         clients, batch = slope.shape[:2]

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, final
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from leanfed.records import Ints
 from leanfed.tasks.task import Images
@@ -88,22 +89,22 @@ def _per_client(weight: Tensor, clients: int) -> Tensor:
 
 
 @final
-class TorchTrunk:
+class TorchTrunk(Trunk):
     """Plain torch: a second reference, and the implementation without numba."""
 
     def __init__(self, images: Images) -> None:
         self.images = images
 
+    @override
     def forward(self, rows: Ints, weights: Convolutions) -> Tensor:
-        """Samples (C, B) -> (C, B, 400)."""
         self.weights = weights
         self.input = torch.unflatten(self.images.batch(rows.reshape(-1)).inputs, 0, rows.shape)
         self.first = pool(convolve(self.input, weights.weight1, weights.bias1))
         self.second = pool(convolve(self.first.value, weights.weight2, weights.bias2))
         return self.second.value.flatten(2)
 
+    @override
     def backward(self, slope: Tensor, gradient: Convolutions) -> None:
-        """Both layers' gradients."""
         deep = self.second.spread(torch.unflatten(slope, 2, (16, 5, 5)))
         gradient.weight2.copy_(weight_gradient(self.first.value, deep))
         gradient.bias2.copy_(deep.sum((1, 3, 4)))
