@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +66,12 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             _flush(path.parent)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def is_partial_of(path: Path, names: Collection[str]) -> bool:
+    """Whether this is the temporary neighbour that `write_atomically` fills for a file of one of these names."""
+    match = re.fullmatch(r"\.(.+)\.\d+\.partial", path.name)
+    return match is not None and match[1] in names
 
 
 def write_new(path: Path, content: bytes) -> None:

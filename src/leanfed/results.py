@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,8 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from leanfed.errors import StorageError
-from leanfed.files import explained, make_folder, read_json, write_atomically, write_json
+from leanfed.errors import BusyError, StorageError
+from leanfed.files import (
+    explained,
+    folder_lock,
+    is_partial_of,
+    lock_owner,
+    make_folder,
+    read_json,
+    write_atomically,
+    write_json,
+)
 from leanfed.quantities import SCHEMA
 
 if TYPE_CHECKING:
@@ -24,6 +34,13 @@ if TYPE_CHECKING:
 TABLES = ("rounds", "clients", "evaluations")
 FORMAT = 1  # of the run folder
 CHECKPOINT_FORMAT = 2
+BEFORE_SETTINGS = frozenset(
+    {".lock", "checkpoint", "settings.toml", "environment.json", "world.json", "fleet.parquet", "fleet.json"}
+)  # what a folder can hold before its settings.json, by this version or an older one, simulated or of a fleet
+WRITTEN = BEFORE_SETTINGS | {
+    *("settings.json", "summary.json", "weights.safetensors", "manifest.json", "manifest-before.json"),
+    *(f"{table}.parquet" for table in TABLES),
+}  # files that are only ever written by the process that holds the folder
 RESUMED_SINCE = "0.2.0"  # runs begun by this version or a later one go on here bit for bit
 
 
@@ -99,8 +116,33 @@ class RunFolder:
         """Whether the run has ended."""
         return self.summary.is_file()
 
+    @property
+    def unborn(self) -> bool:
+        """Whether it holds nothing but what a run writes before its settings: its making was cut short."""
+        if not self.path.is_dir():
+            return False
+        found = {child.name for child in self.path.iterdir() if not is_partial_of(child, WRITTEN)}
+        empty = not self.checkpoint.is_dir() or not any(self.checkpoint.iterdir())
+        begun = ".lock" in found or found == {self.checkpoint.name}  # the first thing made, now or in older versions
+        return begun and found <= BEFORE_SETTINGS and empty
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the folder for this process; what a killed writer left half-written is swept."""
+        with folder_lock(self.path):
+            for folder in (self.path, self.checkpoint):
+                for left in folder.glob(".*.partial"):
+                    if is_partial_of(left, WRITTEN):
+                        left.unlink(missing_ok=True)
+            yield
+
     def read_settings(self) -> dict[str, Any]:
         """The resolved settings as plain values."""
+        if self.unborn:
+            raise StorageError(
+                f"{self.path} holds no run: it was stopped before it had settings, and nothing is lost. "
+                f"Begin again with `leanfed run CONFIG.toml --out {self.path}`."
+            )
         if not self.settings.is_file():
             raise StorageError(
                 f"{self.path} is not a run folder: it has no {self.settings.name}. Name a folder made by `leanfed run`."
@@ -133,17 +175,39 @@ class RunFolder:
                 continue
 
 
-def create_run_folder(path: Path) -> RunFolder:
-    """A new run folder; one that holds a run already is refused."""
+def check_unused(path: Path) -> None:
+    """Refuse a folder that holds a run already, or anything else but what the making of one left behind."""
     folder = RunFolder(path)
     if folder.settings.exists():
         state = "a finished run" if folder.finished else f"an unfinished run; go on with `leanfed resume {path}`"
         raise StorageError(f"{path} holds {state}. Choose another folder, or remove this one.")
-    if path.is_dir() and any(child.name != ".lock" for child in path.iterdir()):
+    if path.is_dir() and any(child.name != ".lock" for child in path.iterdir()) and not folder.unborn:
         raise StorageError(f"{path} is not empty and not a run folder. Choose another folder.")
+
+
+def check_free(path: Path) -> None:
+    """Refuse a folder that another process holds, or that is not unused."""
+    if owner := lock_owner(path):
+        raise BusyError(f"{path} is in use by {owner}. Wait for it to end, stop it, or choose another folder.")
+    check_unused(path)
+
+
+def create_run_folder(path: Path) -> RunFolder:
+    """A new run folder, or one whose making was cut short; one that is in use or holds a run is refused."""
+    check_free(path)
     make_folder(path)
-    make_folder(folder.checkpoint)
-    return folder
+    return RunFolder(path)
+
+
+@contextmanager
+def new_run_folder(path: Path) -> Iterator[RunFolder]:
+    """A new run folder, held by this process, without anything that an earlier making left in it."""
+    folder = create_run_folder(path)
+    with folder.hold():
+        check_unused(path)  # another process may have been faster
+        for name in BEFORE_SETTINGS - {".lock", folder.checkpoint.name}:
+            (path / name).unlink(missing_ok=True)
+        yield folder
 
 
 def find_runs(paths: list[Path]) -> list[RunFolder]:

@@ -22,7 +22,7 @@ from leanfed.results import RunFolder, find_runs
 from leanfed.rounds import checkpoint
 from leanfed.rounds.loop import RoundRecord
 from leanfed.runs.settings import Settings
-from tests.stops import Stop, stop_after
+from tests.stops import Stop, killed_at_flush, stop_after
 
 
 @pytest.fixture
@@ -155,6 +155,59 @@ def test_a_used_folder_is_refused(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "other/thesis.txt").write_text("mine")
     with pytest.raises(StorageError, match="not empty and not a run folder"):
         package.run(settings, tmp_path / "other")
+
+
+@pytest.mark.parametrize("flush", range(1, 13))
+def test_a_run_that_is_killed_while_its_folder_is_made_can_be_taken_up(
+    settings: Settings, settings_file: Path, tmp_path: Path, flush: int
+) -> None:
+    short, path = settings.model_copy(update={"rounds": 2}), tmp_path / "run"
+    whole, given = package.run(short), settings_file.read_text()
+    with killed_at_flush(flush):
+        package.run(short, path, given=given)
+    taken_up = package.resume(path) if (path / "settings.json").is_file() else package.run(short, path, given=given)
+    assert taken_up.rounds.equals(whole.rounds)
+    promised = {"settings.toml", "settings.json", "environment.json", "world.json", "fleet.parquet", "events.jsonl"}
+    assert promised <= {file.name for file in path.iterdir()}
+    assert not list(path.rglob(".*.partial"))
+    assert "start" in [event["event"] for event in RunFolder(path).read_events()]
+
+
+def test_what_a_making_left_is_taken_over_and_a_users_own_files_are_not(settings: Settings, tmp_path: Path) -> None:
+    short = settings.model_copy(update={"rounds": 1})
+    left, own = tmp_path / "left", tmp_path / "own"
+    for name in (".lock", "settings.toml", "environment.json", "world.json", ".fleet.parquet.4711.partial"):
+        (left / name).parent.mkdir(exist_ok=True)
+        (left / name).write_text("{}")
+    with pytest.raises(StorageError, match=r"stopped before it had settings.* `leanfed run CONFIG.toml --out"):
+        package.resume(left)
+    package.run(short, left)
+    assert not (left / "settings.toml").exists()  # it was another run's
+    assert json.loads((left / "world.json").read_text())["label_counts"]
+    own.mkdir()
+    (own / "settings.toml").write_text("mine")
+    with pytest.raises(StorageError, match="not empty and not a run folder"):
+        package.run(short, own)
+    assert (own / "settings.toml").read_text() == "mine"
+
+
+def test_half_written_files_are_swept_when_a_run_goes_on_and_others_are_left(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(1))
+    ours = [tmp_path / "run" / name for name in (".summary.json.12.partial", "checkpoint/.manifest.json.3.partial")]
+    others = [tmp_path / "run" / name for name in (".page.html.12.partial", "notes.partial", ".world.json.partial")]
+    for file in (*ours, *others):
+        file.write_text("half")
+    package.resume(tmp_path / "run")
+    assert not any(file.exists() for file in ours)
+    assert all(file.exists() for file in others)
+
+
+def test_a_run_into_a_folder_in_use_says_so(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(1))
+    with folder_lock(tmp_path / "run"), pytest.raises(BusyError, match="in use by process"):
+        package.run(settings, tmp_path / "run")
 
 
 @pytest.mark.parametrize("pattern", ["state-*", "rows-*"])

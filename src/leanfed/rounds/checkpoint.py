@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leanfed.algorithms.contract import ServerState
 from leanfed.errors import StorageError
-from leanfed.files import explained, read_json, sha256_of, write_json, write_new
+from leanfed.files import explained, make_folder, read_json, sha256_of, write_json, write_new
 from leanfed.results import TABLES, read_rows, rows_to_arrays
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
@@ -50,6 +50,7 @@ class Checkpoints:
     def save(self, progress: Progress, tables: Mapping[str, pl.DataFrame], extra: dict[str, Any] | None = None) -> None:
         """Begin to make `progress`, the rows since the last save and `extra` (plain values) durable."""
         self.wait()
+        make_folder(self.folder)
         store, chosen = progress.clients, sorted(progress.clients.changed)
         if store.bytes_per_client >= LARGE_BYTES:
             self._save_apart(progress.round, store, chosen)

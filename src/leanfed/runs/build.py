@@ -20,15 +20,16 @@ import torch
 
 from leanfed.runs.describe import describe_world, write_devices
 from leanfed.runs.settings import Settings
-from leanfed.files import folder_lock, read_json, sha256_of, write_json, write_text
+from leanfed.files import read_json, sha256_of, write_json, write_text
 from leanfed.quantities import Quantity, summarised
 from leanfed.results import (
     FORMAT,
     TABLES,
     RunFolder,
+    check_free,
     check_resumable,
-    create_run_folder,
     joined,
+    new_run_folder,
     write_summary,
     write_table,
 )
@@ -89,27 +90,38 @@ def run(
     >>> leanfed.run(leanfed.Settings(rounds=2)).rounds.height  # doctest: +SKIP
     2
     """
-    experiment = prepare(settings, data_dir, scratch=None if out is None else Path(out))
     if out is None:
-        return _play_in_memory(experiment, listen)
-    folder = create_run_folder(Path(out))
-    with folder_lock(folder.path):
+        return _play_in_memory(prepare(settings, data_dir), listen)
+    check_free(Path(out))
+    experiment = prepare(settings, data_dir, scratch=Path(out))
+    with new_run_folder(Path(out)) as folder:
         if given is not None:
             write_text(folder.given, given)
         describe(folder, experiment)
-        folder.log("start")
-        for note in settings.notes():
-            folder.log("note", text=note)
+        _log_start(folder, settings)
         return _play_in_folder(experiment, folder, listen)
 
 
 def describe(folder: RunFolder, experiment: Experiment) -> None:
-    """Write what a folder says of its run before the first round; the settings come last."""
+    """Write what a folder says of its run before the first round.
+
+    The settings come first: from then on a run that is killed can be resumed, and what is missing is written then.
+    """
     settings = experiment.settings
-    write_json(folder.environment, environment())
-    write_json(folder.world, describe_world(settings, experiment.world))
-    write_devices(folder.fleet, experiment.planner.accountant.fleet, settings.rounds)
-    write_json(folder.settings, settings.resolved())
+    if not folder.settings.is_file():
+        write_json(folder.settings, settings.resolved())
+    if not folder.environment.is_file():
+        write_json(folder.environment, environment())
+    if not folder.world.is_file():
+        write_json(folder.world, describe_world(settings, experiment.world))
+    if not folder.fleet.is_file():
+        write_devices(folder.fleet, experiment.planner.accountant.fleet, settings.rounds)
+
+
+def _log_start(folder: RunFolder, settings: Settings) -> None:
+    folder.log("start")
+    for note in settings.notes():
+        folder.log("note", text=note)
 
 
 def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Listener = lambda record: None) -> Run:
@@ -117,7 +129,7 @@ def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Liste
     folder = RunFolder(Path(out))
     check_resumable(folder)
     settings = Settings.from_values(folder.read_settings(), str(folder.settings))
-    with folder_lock(folder.path):
+    with folder.hold():
         if folder.finished:
             return Run(
                 settings,
@@ -127,6 +139,9 @@ def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Liste
                 folder.path,
             )
         experiment = prepare(settings, data_dir, scratch=folder.path)
+        describe(folder, experiment)
+        if not folder.events.is_file():  # killed before its first word
+            _log_start(folder, settings)
         folder.log("resume")
         return _play_in_folder(experiment, folder, listen)
 
