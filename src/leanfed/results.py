@@ -26,6 +26,8 @@ from leanfed.files import (
     write_atomically,
     write_json,
 )
+from leanfed.manifest import BEFORE, MANIFEST, newest_manifest
+from leanfed.manifest import FORMAT as CHECKPOINT_FORMAT
 from leanfed.quantities import SCHEMA
 
 if TYPE_CHECKING:
@@ -33,12 +35,11 @@ if TYPE_CHECKING:
 
 TABLES = ("rounds", "clients", "evaluations")
 FORMAT = 1  # of the run folder
-CHECKPOINT_FORMAT = 2
 BEFORE_SETTINGS = frozenset(
     {".lock", "checkpoint", "settings.toml", "environment.json", "world.json", "fleet.parquet", "fleet.json"}
 )  # what a folder can hold before its settings.json, by this version or an older one, simulated or of a fleet
 WRITTEN = BEFORE_SETTINGS | {
-    *("settings.json", "summary.json", "weights.safetensors", "manifest.json", "manifest-before.json"),
+    *("settings.json", "summary.json", "weights.safetensors", MANIFEST, BEFORE),
     *(f"{table}.parquet" for table in TABLES),
 }  # files that are only ever written by the process that holds the folder
 RESUMED_SINCE = "0.2.0"  # runs begun by this version or a later one go on here bit for bit
@@ -153,10 +154,10 @@ class RunFolder:
         """The rows of one of `TABLES` so far, whether the run has ended or not."""
         if self.table(name).is_file():
             return read_parquet(self.table(name))
-        manifest = self.checkpoint / "manifest.json"
-        if not manifest.is_file():
+        manifest = newest_manifest(self.checkpoint)
+        if manifest is None:
             raise StorageError(f"{self.path} holds no {name} yet. Let the run finish a round, or resume it.")
-        return read_rows([self.checkpoint / part for part in read_json(manifest)["rows"]], name)
+        return read_rows([self.checkpoint / part for part in manifest["rows"]], name)
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one event with the time of day."""
@@ -168,11 +169,13 @@ class RunFolder:
         """All events; a line cut short by a crash is passed over."""
         if not self.events.is_file():
             return
-        for line in self.events.read_text(encoding="utf-8").splitlines():
+        for line in self.events.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(event, dict):
+                yield event
 
 
 def check_unused(path: Path) -> None:
@@ -229,9 +232,8 @@ def check_resumable(folder: RunFolder) -> None:
     """Refuse a run that a newer leanfed began, or an unfinished one whose rounds this version computes otherwise."""
     known = read_json(folder.environment) if folder.environment.is_file() else {}
     written = str((known.get("versions") or {}).get("leanfed", RESUMED_SINCE))
-    ours, manifest = version("leanfed"), folder.checkpoint / "manifest.json"
-    checkpoint = read_json(manifest).get("format", 0) if manifest.is_file() else 0
-    newer = known.get("format", 0) > FORMAT or checkpoint > CHECKPOINT_FORMAT
+    ours = version("leanfed")
+    newer = _format(folder.environment) > FORMAT or _format(folder.checkpoint / MANIFEST) > CHECKPOINT_FORMAT
     if newer or _release(written) > _release(ours):
         raise StorageError(
             f"{folder.path} was begun by leanfed {written}, and leanfed {ours} cannot go on with it bit for bit. "
@@ -242,6 +244,15 @@ def check_resumable(folder: RunFolder) -> None:
             f"{folder.path} was begun by leanfed {written}, whose rounds leanfed {ours} computes otherwise. "
             f"Resume it with that version, or begin again: leanfed run {folder.settings} --out {folder.path}-again"
         )
+
+
+def _format(path: Path) -> int:
+    """The format that a file says it has; 0 where it says none, or nothing that can be read."""
+    try:
+        number = read_json(path).get("format", 0) if path.is_file() else 0
+    except StorageError:
+        return 0
+    return number if isinstance(number, int) else 0
 
 
 def _release(text: str) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from leanfed.files import folder_lock
 from leanfed.results import RunFolder, find_runs
 from leanfed.rounds import checkpoint
 from leanfed.rounds.loop import RoundRecord
+from leanfed.runs import build
 from leanfed.runs.settings import Settings
 from tests.stops import Stop, killed_at_flush, stop_after
 
@@ -91,7 +92,7 @@ def test_merging_many_files_does_not_change_the_result(
     monkeypatch.setattr(checkpoint, "MOST_PARTS", 2)
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "merged", listen=stop_after(5))
-    assert len(list((tmp_path / "merged/checkpoint").glob("rows-*"))) <= 2
+    assert len(json.loads((tmp_path / "merged/checkpoint/manifest.json").read_text())["rows"]) <= 2
     assert package.resume(tmp_path / "merged").summary["sha256"] == plain.summary["sha256"]
 
 
@@ -191,7 +192,7 @@ def test_what_a_making_left_is_taken_over_and_a_users_own_files_are_not(settings
     assert (own / "settings.toml").read_text() == "mine"
 
 
-def test_half_written_files_are_swept_when_a_run_goes_on_and_others_are_left(settings: Settings, tmp_path: Path) -> None:
+def test_half_written_files_are_swept_and_others_are_left(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "run", listen=stop_after(1))
     ours = [tmp_path / "run" / name for name in (".summary.json.12.partial", "checkpoint/.manifest.json.3.partial")]
@@ -210,23 +211,68 @@ def test_a_run_into_a_folder_in_use_says_so(settings: Settings, tmp_path: Path) 
         package.run(settings, tmp_path / "run")
 
 
-@pytest.mark.parametrize("pattern", ["state-*", "rows-*"])
-def test_a_damaged_checkpoint_is_refused_by_name(settings: Settings, tmp_path: Path, pattern: str) -> None:
-    with pytest.raises(Stop):
-        package.run(settings, tmp_path / "run", listen=stop_after(2))
-    file = next((tmp_path / "run/checkpoint").glob(pattern))
+def flip_a_bit(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(StorageError, match=f"{file.name} is missing or damaged"):
+
+
+@pytest.mark.parametrize("name", ["state-000003.safetensors", "rows-000003.safetensors", "manifest.json"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(settings: Settings, tmp_path: Path, name: str) -> None:
+    whole = package.run(settings, tmp_path / "whole")
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(3))
+    flip_a_bit(tmp_path / "run/checkpoint" / name)
+    heard: list[str] = []
+    resumed = package.resume(tmp_path / "run", notify=heard.append)
+    assert resumed.summary["sha256"] == whole.summary["sha256"]
+    assert name in heard[0]
+    assert "goes on from the checkpoint before, round 2" in heard[0]
+    assert heard == [event["text"] for event in RunFolder(tmp_path / "run").read_events() if "text" in event]
+
+
+@pytest.mark.parametrize("names", [("state-000001.safetensors",), ("manifest.json", "manifest-before.json")])
+def test_a_damaged_checkpoint_without_another_is_refused_by_name(
+    settings: Settings, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(len(names)))
+    for name in names:
+        flip_a_bit(tmp_path / "run/checkpoint" / name)
+    with pytest.raises(StorageError, match=rf"{names[-1]} is .*Restore .* or start a new run"):
         package.resume(tmp_path / "run")
 
 
-def test_a_run_does_not_go_on_with_other_data(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", ["manifest*.json", "*"])
+def test_a_run_without_its_manifest_is_not_silently_begun_again(
+    settings: Settings, tmp_path: Path, removed: str
+) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(3))
+    for file in (tmp_path / "run/checkpoint").glob(removed):
+        file.unlink()
+    with pytest.raises(StorageError, match=r"manifest.json.* Restore"):
+        package.resume(tmp_path / "run")
+
+
+def test_a_checkpoint_of_the_format_before_is_taken_up(settings: Settings, tmp_path: Path) -> None:
+    whole = package.run(settings, tmp_path / "whole")
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(3))
+    (tmp_path / "run/checkpoint/manifest-before.json").unlink()
+    manifest = tmp_path / "run/checkpoint/manifest.json"
+    values = json.loads(manifest.read_text())
+    del values["digest"]
+    manifest.write_text(json.dumps({**values, "format": 2}))
+    assert package.resume(tmp_path / "run").summary["sha256"] == whole.summary["sha256"]
+
+
+def test_a_run_does_not_go_on_with_other_data(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "run", listen=stop_after(2))
-    manifest = tmp_path / "run/checkpoint/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"fingerprint": "', '"fingerprint": "00'))
+    monkeypatch.setattr(build, "fingerprint", lambda task: "other")
     with pytest.raises(StorageError, match="made with other data"):
         package.resume(tmp_path / "run")
 

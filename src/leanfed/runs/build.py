@@ -20,6 +20,7 @@ import torch
 
 from leanfed.runs.describe import describe_world, write_devices
 from leanfed.runs.settings import Settings
+from leanfed.errors import StorageError
 from leanfed.files import read_json, sha256_of, write_json, write_text
 from leanfed.quantities import Quantity, summarised
 from leanfed.results import (
@@ -46,6 +47,7 @@ from leanfed.tasks.task import Task, build_task
 from leanfed.theory.recorded import with_bounds
 
 Listener = Callable[[RoundRecord], None]
+Notify = Callable[[str], None]
 WIRE_TYPES = {32: "float32", 16: "float16"}  # value width -> how the codec sends it
 SECRET = ("--token",)  # options whose value stays out of the folder
 TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
@@ -124,8 +126,17 @@ def _log_start(folder: RunFolder, settings: Settings) -> None:
         folder.log("note", text=note)
 
 
-def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Listener = lambda record: None) -> Run:
-    """Go on after a stop, bit for bit as if it had not happened; a finished run is read back."""
+def resume(
+    out: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    listen: Listener = lambda record: None,
+    notify: Notify = lambda text: None,
+) -> Run:
+    """Go on after a stop, bit for bit as if it had not happened; a finished run is read back.
+
+    `notify` hears what a user should know, for example that an earlier checkpoint stood in for a damaged one.
+    """
     folder = RunFolder(Path(out))
     check_resumable(folder)
     settings = Settings.from_values(folder.read_settings(), str(folder.settings))
@@ -143,7 +154,7 @@ def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Liste
         if not folder.events.is_file():  # killed before its first word
             _log_start(folder, settings)
         folder.log("resume")
-        return _play_in_folder(experiment, folder, listen)
+        return _play_in_folder(experiment, folder, listen, notify)
 
 
 def prepare(
@@ -263,11 +274,13 @@ def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
     return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
 
 
-def _play_in_folder(experiment: Experiment, folder: RunFolder, listen: Listener) -> Run:
+def _play_in_folder(
+    experiment: Experiment, folder: RunFolder, listen: Listener, notify: Notify = lambda text: None
+) -> Run:
     """The rounds that are left, with a checkpoint every `run.checkpoint_every` of them, then the final files."""
     settings, world = experiment.settings, experiment.world
     checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
-    progress = checkpoints.load(world) or start(world)
+    progress = _load(checkpoints, experiment, folder, notify)
     if progress.round and arrived(settings, checkpoints.tables()["rounds"]):
         return finish_folder(settings, world, folder, checkpoints.tables(), progress)
     rows: list[dict[str, pl.DataFrame]] = []
@@ -288,6 +301,25 @@ def _play_in_folder(experiment: Experiment, folder: RunFolder, listen: Listener)
             if last:
                 break
     return finish_folder(settings, world, folder, checkpoints.tables(), progress)
+
+
+def _load(checkpoints: Checkpoints, experiment: Experiment, folder: RunFolder, notify: Notify) -> Progress:
+    """Where the run stands: its newest whole checkpoint, or the beginning where none can have been saved."""
+    progress = checkpoints.load(experiment.world, fall_back=True)
+    if progress is None:
+        rounds = [event["round"] for event in folder.read_events() if event.get("event") == "round"]
+        saves = (max(rounds, default=-1) + 1) // experiment.settings.run.checkpoint_every
+        if saves > 1:  # all but the last are on disk when a round is logged
+            raise StorageError(
+                f"{folder.checkpoint} has no manifest.json, although {max(rounds) + 1} rounds have ended. Restore the "
+                f"folder from a copy, or begin again: leanfed run {folder.settings} --out {folder.path}-again"
+            )
+        return start(experiment.world)
+    if checkpoints.troubles:
+        text = f"{' '.join(checkpoints.troubles)} The run goes on from the checkpoint before, round {progress.round}."
+        folder.log("checkpoint", text=text, round=progress.round)
+        notify(text)
+    return progress
 
 
 def _log_round(folder: RunFolder, record: RoundRecord, total_s: float) -> None:
