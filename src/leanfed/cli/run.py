@@ -79,8 +79,9 @@ def _note(text: str) -> None:
 
 def _read_settings(config: Path, changes: Sequence[str], seed: int | None) -> tuple[Settings, str | None]:
     """The settings with the command line's changes, and the file as it stands where it is TOML."""
+    from leanfed.files import read_text
     from leanfed.runs.settings import Settings
 
     changes = [*changes, *([] if seed is None else [f"seed={seed}"])]
     settings = Settings.from_toml(config, changes)
-    return settings, None if config.suffix == ".json" else config.read_text(encoding="utf-8")
+    return settings, None if config.suffix == ".json" else read_text(config)

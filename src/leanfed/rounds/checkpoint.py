@@ -34,7 +34,8 @@ class Checkpoints:
 
     A save writes the server with the clients that changed, and the new rows, under names of their own, and replaces
     the manifest in one step; files that it no longer names are swept. At any instant the manifest on disk describes a
-    whole state; the one before and its files are kept as well. Writing happens beside the next round, from copies; `wait` before relying on the disk.
+    whole state; the one before and its files are kept as well. Writing happens beside the next round, from copies;
+    `wait` before relying on the disk.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -94,9 +95,8 @@ class Checkpoints:
                 continue
             self.troubles = troubles
             return progress
-        if not (self.folder / MANIFEST).is_file() and not (self.folder / BEFORE).is_file():
-            if saves_seen(self.folder) <= 1:  # none, or a first one that was cut short
-                return None
+        if not any((self.folder / name).is_file() for name in (MANIFEST, BEFORE)) and saves_seen(self.folder) <= 1:
+            return None  # nothing was saved, or a first save was cut short
         raise DamagedError(f"{' '.join(troubles)} Restore {self.folder} from a copy, or start a new run.")
 
     def _load(self, manifest: dict[str, Any], world: World) -> Progress:

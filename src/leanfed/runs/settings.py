@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -27,7 +25,7 @@ from leanfed.algorithms.contract import Training
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.allocation.base import ALLOCATORS
 from leanfed.errors import SettingsError, nearest
-from leanfed.files import explained
+from leanfed.files import parse_json, parse_toml, read_text
 from leanfed.records import Section
 from leanfed.registry import Registry
 from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean
@@ -150,13 +148,16 @@ class Settings(Section):
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Settings:
         """Read a settings file, or a run folder's settings.json; `overrides` are as on the command line."""
         path = Path(path)
-        with explained(path, "read"):
-            text = path.read_text(encoding="utf-8")
+        text, kind = read_text(path), "JSON" if path.suffix == ".json" else "TOML"
         try:
-            values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-            kind = "JSON" if path.suffix == ".json" else "TOML"
+            values = parse_json(text) if kind == "JSON" else parse_toml(text)
+        except ValueError as error:
             raise SettingsError(f"{path} is not valid {kind}: {error}. Correct that line.") from error
+        if not isinstance(values, dict):
+            raise SettingsError(
+                f"{path} holds a JSON {type(values).__name__}, but settings are an object of keys and values, as in "
+                "the settings.json of a run. Correct the file."
+            )
         for override in overrides:
             set_value(values, override)
         return cls.from_values(values, str(path), text)
@@ -178,8 +179,8 @@ def set_value(values: dict[str, Any], override: str) -> None:
     if not equals or not key.strip():
         raise SettingsError(f"--set {override!r} is not of the form section.key=value. For example: --set seed=3")
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {raw}")["value"]
+    except ValueError:
         value = raw
     *tables, last = key.strip().split(".")
     for table in tables:

@@ -54,6 +54,13 @@ def test_a_refusal_names_file_line_value_and_fix(tmp_path: Path, text: str, mess
         read(tmp_path, text)
 
 
+def test_a_byte_order_mark_is_no_trouble_and_a_list_is_no_settings(tmp_path: Path) -> None:
+    assert read(tmp_path, "\ufeffrounds = 7").rounds == 7
+    (tmp_path / "s.json").write_text("[]")
+    with pytest.raises(SettingsError, match=r"s\.json holds a JSON list, but settings are an object"):
+        Settings.from_toml(tmp_path / "s.json")
+
+
 def test_a_missing_file_is_explained(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"Cannot read .*none\.toml: No such file"):
         Settings.from_toml(tmp_path / "none.toml")
