@@ -59,6 +59,13 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def check_parent(path: Path) -> None:
+    """Refuse a file more than one folder below what is there: a slip of the pen should not grow a tree of folders."""
+    above = path.parent.parent
+    if not path.parent.is_dir() and not above.is_dir():
+        raise StorageError(f"{path} cannot be written: there is no folder {above}. Create it, or correct the path.")
+
+
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary neighbour, flush it to disk, then move it into place in one step."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

@@ -46,11 +46,22 @@ def newest_manifest(folder: Path) -> dict[str, Any] | None:
     found = [path for path in (folder / MANIFEST, folder / BEFORE) if path.is_file()]
     for path in found:
         try:
-            return read_manifest(path)
+            return read_newer(path) or read_manifest(path)
         except DamagedError:
             if path == found[-1]:
                 raise
     return None
+
+
+def read_newer(path: Path) -> dict[str, Any] | None:
+    """A manifest of a format that is newer than ours, whose rows may be read, though nobody here can vouch for it."""
+    try:
+        values = read_json(path)
+    except StorageError as error:
+        raise DamagedError(str(error)) from error
+    number, rows = values.get("format"), values.get("rows")
+    newer = type(number) is int and number > FORMAT and isinstance(rows, list)
+    return values if newer and all(isinstance(name, str) and FILE.fullmatch(name) for name in rows) else None
 
 
 def saves_seen(folder: Path) -> int:

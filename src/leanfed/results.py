@@ -304,12 +304,16 @@ def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
     A column that only some of the files have, because an older version wrote the others, is empty in their rows.
     """
     import polars as pl
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     parts = []
     for file in files:
-        with explained(file, "read"):
-            arrays = load_file(file)
+        try:
+            with explained(file, "read"):
+                arrays = load_file(file)
+        except SafetensorError as error:
+            raise StorageError(f"{file} is damaged ({error}). Restore it or run again.") from error
         keys = sorted(key for key in arrays if key.startswith(f"{name}."))
         if keys:
             parts.append(typed(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None)))

@@ -16,14 +16,16 @@ import polars as pl
 import pytest
 
 import leanfed as package
-from leanfed.errors import BusyError, StorageError
+from leanfed.errors import BusyError, InfeasibleError, StorageError
 from leanfed.files import folder_lock
 from leanfed.results import RunFolder, find_runs
-from leanfed.rounds import checkpoint
+from leanfed.rounds import checkpoint, costs
 from leanfed.rounds.loop import RoundRecord
 from leanfed.runs import build
 from leanfed.runs.settings import Settings
 from tests.stops import Stop, killed_at_flush, stop_after
+
+DEAD = {(0, 3), *((2, device) for device in range(6))}  # (round, device) without a link
 
 
 @pytest.fixture
@@ -275,6 +277,38 @@ def test_a_run_does_not_go_on_with_other_data(
     monkeypatch.setattr(build, "fingerprint", lambda task: "other")
     with pytest.raises(StorageError, match="made with other data"):
         package.resume(tmp_path / "run")
+
+
+def test_a_device_that_cannot_be_reached_sits_the_round_out(settings: Settings, tmp_path: Path) -> None:
+    rows = [
+        f"{number},{device},{0 if (number, device) in DEAD else 1e-9},0.2,1e9"
+        for number in (0, 2)
+        for device in range(6)
+    ]
+    (tmp_path / "fleet.csv").write_text("\n".join(["round,device,gain,power_w,cpu_hz", *rows]))
+    radio = {"fleet_file": str(tmp_path / "fleet.csv")}
+    values = {**settings.resolved(), "rounds": 3, "participation": {}, "radio": radio}
+    run = package.run(Settings.from_values(values), tmp_path / "run")
+    assert run.rounds["participants"].to_list() == [5, 5, 0]
+    assert run.summary["energy_j"] > 0
+    plans = [event for event in RunFolder(tmp_path / "run").read_events() if event["event"] == "plan"]
+    assert [[entry["client"] for entry in plan["excluded"]] for plan in plans] == [[3], [3], list(range(6))]
+    assert "would take inf s" in plans[0]["excluded"][0]["why"]
+    (tmp_path / "fleet.csv").write_text("device,gain,power_w,cpu_hz\n" + "\n".join(f"{n},0,0.2,1e9" for n in range(6)))
+    with pytest.raises(InfeasibleError, match="No client can take part in round 0: client 0 cannot, its round would"):
+        package.run(Settings.from_values(values), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_cost_without_end_does_not_keep_a_run_from_ending(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs.Accountant, "out_of_reach", lambda self, plan: {})  # as an older version would
+    radio = {"fleet": {"noise_dbm_per_hz": 3e3}}
+    values = {**settings.resolved(), "rounds": 2, "radio": radio}
+    run = package.run(Settings.from_values(values), tmp_path / "run")
+    assert run.summary["latency_s"] is None
+    assert run.summary["accuracy"] > 0
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(settings: Settings, tmp_path: Path) -> None:

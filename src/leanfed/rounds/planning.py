@@ -108,16 +108,30 @@ class Planner:
 
     def _own(self, number: int) -> Planned:
         """The method's own rates, on even shares or on the fastest split."""
-        began, plan = time.perf_counter(), self.world.plan(number)
-        if self.settings.bandwidth == "equal":
-            return Planned(plan, time.perf_counter() - began, {})
+        began = time.perf_counter()
+        plan, reasons = self._reachable(self.world.plan(number))
+        if self.settings.bandwidth == "equal" or not plan.participants:
+            return Planned(plan, time.perf_counter() - began, reasons)
         radio, algorithm, split = self.accountant.settings, self.world.algorithm, self.world.split
         entries = algorithm.entries(split, plan.k, plan.r)
         beside = radio.value_bits * self.world.statistics_size
         exact, paper = upload_bits(algorithm, split.shared_size, entries, radio.value_bits, beside)
         problem = self._problem(number, plan.participants, fixed_share=computed_share(self.world, radio, plan.r))
         shares, _ = fastest_split(problem, exact if radio.payload == "exact" else paper, plan.r)
-        return Planned(replace(plan, share=shares), time.perf_counter() - began, {})
+        return Planned(replace(plan, share=shares), time.perf_counter() - began, reasons)
+
+    def _reachable(self, plan: RoundPlan) -> tuple[RoundPlan, dict[str, Any]]:
+        """The plan without devices whose link is dead in this round, and why they sit it out."""
+        out = self.accountant.out_of_reach(plan)
+        if not out:
+            return plan, {}
+        if len(out) == len(plan.participants) and plan.round == 0:
+            client, why = next(iter(out.items()))
+            raise InfeasibleError(f"No client can take part in round 0: client {client} cannot, {why}.")
+        kept = [place for place, client in enumerate(plan.participants) if client not in out]
+        participants = tuple(plan.participants[place] for place in kept)
+        reasons = {"excluded": [{"client": client, "why": why, "needs": None} for client, why in out.items()]}
+        return replace(plan, participants=participants, k=plan.k[kept], r=plan.r[kept]), reasons
 
     def _joint(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
         """k, r and shares of all clients that can take part, the reasons, and the energy that is left."""

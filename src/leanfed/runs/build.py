@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 import shlex
 import subprocess
@@ -376,7 +377,7 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
     """The result in a few numbers."""
     tested = rounds.filter(pl.col("accuracy").is_not_null())
     last = tested.row(-1, named=True)
-    return {
+    summary = {
         "name": settings.name,
         "algorithm": settings.algorithm.model_dump()["name"],
         "dataset": settings.task.dataset,
@@ -392,6 +393,8 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         **{quantity.name: _over_rounds(quantity, rounds) for quantity in summarised("sum", "max", "mean")},
         **(_last_bounds(rounds) if settings.theory.every else {}),
     }
+    # JSON knows no infinity; a cost without end, of a folder that an older version filled, is left empty.
+    return {name: value if not isinstance(value, float) or math.isfinite(value) else None for name, value in summary.items()}
 
 
 def _over_rounds(quantity: Quantity, rounds: pl.DataFrame) -> float | None:

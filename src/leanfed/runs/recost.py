@@ -75,6 +75,8 @@ def _charged(planner: Planner, clients: pl.DataFrame, rounds: pl.DataFrame) -> t
     client_parts, round_parts = [], []
     for number in rounds["round"].to_list():
         plan, rows = planner.plan(number).plan, groups.get((number,))
+        if plan.participants != tuple([] if rows is None else rows["client"].to_list()):
+            raise InputError(f"Others take part in round {number} under this radio; such a run must be trained anew.")
         if rows is None:
             outcome = empty_outcome(None)  # type: ignore[arg-type]  # an account needs no server
             rows = clients.clear()
