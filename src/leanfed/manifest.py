@@ -60,8 +60,9 @@ def read_newer(path: Path) -> dict[str, Any] | None:
     except StorageError as error:
         raise DamagedError(str(error)) from error
     number, rows = values.get("format"), values.get("rows")
-    newer = type(number) is int and number > FORMAT and isinstance(rows, list)
-    return values if newer and all(isinstance(name, str) and FILE.fullmatch(name) for name in rows) else None
+    if type(number) is not int or number <= FORMAT or not isinstance(rows, list):
+        return None
+    return values if all(isinstance(name, str) and FILE.fullmatch(name) for name in rows) else None
 
 
 def saves_seen(folder: Path) -> int:

@@ -103,6 +103,11 @@ def test_the_demo_ends_with_a_table_a_picture_and_its_folder(leanfed: Leanfed, t
         (["run", "small.toml", "--out", "x", "--set", "rondes=3"], "did you mean 'rounds'"),
         (["run", "small.toml", "--out", "small.toml/x"], "Cannot create folder"),
         (["run", "small.toml"], "Add --out DIR"),
+        (
+            ["run", "small.toml", "--out", "x", "--set", "algorithm.k=1e-6"],
+            "algorithm.k = 1e-06 leaves none of the 50692",
+        ),
+        (["plan", "--fleet", "paper", "--solver", "fixed", "--k", "nan"], "--k is nan"),
         (["run", "none.toml", "--out", "x"], "No such file"),
         (
             ["run", "small.toml", "--out", "x", "--set", "task.dataset=mnist", "--data-dir", "."],

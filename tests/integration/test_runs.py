@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 import leanfed as package
-from leanfed.errors import BusyError, InfeasibleError, StorageError
+from leanfed.errors import BusyError, InfeasibleError, InputError, StorageError
 from leanfed.files import folder_lock
 from leanfed.results import RunFolder, find_runs
 from leanfed.rounds import checkpoint, costs
@@ -304,11 +304,19 @@ def test_a_cost_without_end_does_not_keep_a_run_from_ending(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(costs.Accountant, "out_of_reach", lambda self, plan: {})  # as an older version would
-    radio = {"fleet": {"noise_dbm_per_hz": 3e3}}
+    rows = [f"{device},{0 if device == 3 else 1e-9},0.2,1e9" for device in range(6)]
+    (tmp_path / "fleet.csv").write_text("\n".join(["device,gain,power_w,cpu_hz", *rows]))
+    radio = {"fleet_file": str(tmp_path / "fleet.csv")}
     values = {**settings.resolved(), "rounds": 2, "radio": radio}
     run = package.run(Settings.from_values(values), tmp_path / "run")
     assert run.summary["latency_s"] is None
     assert run.summary["accuracy"] > 0
+
+
+def test_a_loss_that_explodes_stops_the_run_with_advice(settings: Settings, tmp_path: Path) -> None:
+    wild = Settings.from_values({**settings.resolved(), "rounds": 40, "training": {"learning_rate": 100}})
+    with pytest.raises(InputError, match=r"diverge.* at learning rate 100\. Lower training\.learning_rate"):
+        package.run(wild, tmp_path / "run")
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(settings: Settings, tmp_path: Path) -> None:

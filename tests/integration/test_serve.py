@@ -192,8 +192,8 @@ def test_a_run_that_cannot_go_on_says_why(leanfed: Leanfed, settings_file: Path,
     assert leanfed("run", settings_file, "--out", "runs/a", "--json").returncode == 0
     folder = RunFolder(tmp_path / "runs/a")
     folder.summary.unlink()
-    manifest = json.loads((folder.checkpoint / "manifest.json").read_text())
-    (folder.checkpoint / manifest["server"]).write_bytes(b"damaged")
+    for state in folder.checkpoint.glob("state-*"):  # of the newest save and of the one before
+        state.write_bytes(b"damaged")
     with talking(tmp_path / "runs") as client:
         assert client.post("/resume/a", json={}).status_code == 200
         row = wait_for(lambda: (row := next(messages(client, "/events/a")))["trouble"] and row)

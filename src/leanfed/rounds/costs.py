@@ -34,7 +34,7 @@ class RadioSettings(Section):
     """How devices are drawn each round."""
     fleet_file: str | None = None
     """Measured devices (CSV or Parquet) instead of drawn ones."""
-    cycles_per_sample: float = Field(default=8e6, gt=0)
+    cycles_per_sample: float = Field(default=8e6, gt=0, le=1e18)
     """C, CPU cycles for one sample on the whole model (assumed; the paper does not say)."""
     head_step: Literal["operations", "weights"] = "operations"
     """What a head's further steps on a batch are charged as, which the paper does not know: their multiply-adds over

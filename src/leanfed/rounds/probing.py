@@ -29,9 +29,9 @@ class TheorySettings(Section):
 
     every: int = Field(default=0, ge=0)
     """Measure in round 0 and after every so many rounds; 0 switches it off."""
-    probes: int = Field(default=8, ge=1)
+    probes: int = Field(default=8, ge=1, le=10_000)
     """Participants probed each time."""
-    samples: int = Field(default=256, ge=1)
+    samples: int = Field(default=256, ge=1, le=1_000_000)
     """At most so many of a client's samples stand for all of them."""
 
 

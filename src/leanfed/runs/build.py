@@ -19,9 +19,11 @@ from typing import Any
 import polars as pl
 import torch
 
+from leanfed.algorithms.contract import Training
+from leanfed.algorithms.local import DivergedError
 from leanfed.runs.describe import describe_world, write_devices
 from leanfed.runs.settings import Settings
-from leanfed.errors import StorageError
+from leanfed.errors import SettingsError, StorageError
 from leanfed.files import read_json, sha256_of, write_json, write_text
 from leanfed.quantities import Quantity, summarised
 from leanfed.results import (
@@ -35,6 +37,7 @@ from leanfed.results import (
     write_summary,
     write_table,
 )
+from leanfed.records import RoundPlan
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.simulation.choose import choose_engine
 from leanfed.rounds.costs import Accountant
@@ -50,6 +53,7 @@ from leanfed.theory.recorded import with_bounds
 Listener = Callable[[RoundRecord], None]
 Notify = Callable[[str], None]
 WIRE_TYPES = {32: "float32", 16: "float16"}  # value width -> how the codec sends it
+EXPLODED, LEAST_LOSS = 1e6, 1e-3  # a loss this many times the first, which counts as no less than that
 SECRET = ("--token",)  # options whose value stays out of the folder
 TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
 
@@ -164,8 +168,20 @@ def prepare(
     """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused."""
     world = build_world(settings, data_dir, scratch)
     planner = Planner(settings.allocation, Accountant(settings.radio, world), settings.rounds)
-    planner.plan(0)  # refuses now what would fail in the first round
+    _check_uploads(world, planner.plan(0).plan)  # refuses now what would fail in the first round
     return Experiment(settings, world, planner)
+
+
+def _check_uploads(world: World, plan: RoundPlan) -> None:
+    """Refuse keep rates so small that a client would upload nothing and learn nothing from the others."""
+    size = world.split.shared_size
+    empty = (world.algorithm.entries(world.split, plan.k, plan.r) == 0) & (plan.k > 0)
+    if size and empty.any():
+        place = int(empty.argmax())
+        raise SettingsError(
+            f"algorithm.k = {plan.k[place]:g} leaves none of the {size} shared values for client "
+            f"{plan.participants[place]} to upload. Set it to {1 / size:.2g} or more."
+        )
 
 
 def build_world(settings: Settings, data_dir: str | Path | None = None, scratch: Path | None = None) -> World:
@@ -246,7 +262,7 @@ def _rounds(
     settings, planner = experiment.settings, experiment.planner
     for row in () if earlier is None else earlier.iter_rows(named=True):
         planner.observe(row)
-    return play(
+    records = play(
         experiment.world,
         engine,
         planner.accountant,
@@ -256,6 +272,22 @@ def _rounds(
         evaluation=settings.evaluation,
         theory=settings.theory,
     )
+    return _watched(records, settings.training, [] if earlier is None else earlier["train_loss"].drop_nulls().to_list())
+
+
+def _watched(records: Iterator[RoundRecord], training: Training, losses: list[float]) -> Iterator[RoundRecord]:
+    """The rounds, until their training loss explodes: what comes after is of no use, even where it stays finite."""
+    first = losses[0] if losses else None
+    for record in records:
+        loss = record.row["train_loss"]
+        first = loss if first is None else first
+        if loss is not None and first is not None and loss > EXPLODED * max(first, LEAST_LOSS):
+            number = record.row["round"]
+            raise DivergedError(
+                f"The training loss of round {number} is {loss:.3g}, but that of the first was {first:.3g}: the run "
+                f"diverges at learning rate {training.rate(number):g}. Lower training.learning_rate and start again."
+            )
+        yield record
 
 
 def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
@@ -394,7 +426,8 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         **(_last_bounds(rounds) if settings.theory.every else {}),
     }
     # JSON knows no infinity; a cost without end, of a folder that an older version filled, is left empty.
-    return {name: value if not isinstance(value, float) or math.isfinite(value) else None for name, value in summary.items()}
+    infinite = {name for name, value in summary.items() if isinstance(value, float) and not math.isfinite(value)}
+    return {name: None if name in infinite else value for name, value in summary.items()}
 
 
 def _over_rounds(quantity: Quantity, rounds: pl.DataFrame) -> float | None:

@@ -44,7 +44,7 @@ class RunSettings(Section):
     """Rounds between checkpoints; a stop loses at most what came after the last one."""
     engine: Literal["auto", "reference", "streamed", "batched", "batched-torch"] = "auto"
     """What computes a round; auto takes the fastest that fits."""
-    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
+    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=1_024)
     """Worker threads; the result does not depend on them."""
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
     """End the run at the first evaluation that reaches this accuracy; None: all rounds."""
@@ -81,7 +81,7 @@ class Settings(Section):
     """What tables and pictures call the run."""
     seed: int = Field(default=0, ge=0)
     """The seed of every random stream."""
-    rounds: int = Field(default=100, ge=1)
+    rounds: int = Field(default=100, ge=1, le=10_000_000)
     """T, the number of rounds."""
     task: TaskSettings = Field(default_factory=TaskSettings)
     """What is learned."""
@@ -158,6 +158,8 @@ class Settings(Section):
                 f"{path} holds a JSON {type(values).__name__}, but settings are an object of keys and values, as in "
                 "the settings.json of a run. Correct the file."
             )
+        if not values and not overrides:
+            raise SettingsError(f"{path} is empty. Write what differs from the defaults, for example: rounds = 100")
         for override in overrides:
             set_value(values, override)
         return cls.from_values(values, str(path), text)
@@ -166,7 +168,14 @@ class Settings(Section):
         """What a user should know of these settings before a run."""
         reason = why_no_bound(self.algorithm, self.training) if self.theory.every else None
         theory = () if reason is None else (f"the gradient norm is recorded without Theorem 1's bound: {reason}.",)
-        return (*self.algorithm.notes(), *theory)
+        return (*self.algorithm.notes(), *theory, *self._ignored_limits())
+
+    def _ignored_limits(self) -> list[str]:
+        """Limits that were set, though nothing is planned under them."""
+        given, usual = self.allocation, AllocationSettings()
+        names = ("deadline_s", "energy_budget_j", "energy_total_j") if given.rule == "own" else ()
+        changed = [name for name in names if getattr(given, name) != getattr(usual, name)]
+        return [f"allocation.{name} has no effect with allocation.rule = 'own'." for name in changed]
 
     def resolved(self) -> dict[str, Any]:
         """Every value, defaults included, as JSON can hold it."""
@@ -224,6 +233,8 @@ def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, t
     if detail["type"] == "extra_forbidden":
         return f"{where}: unknown setting {key!r}: {nearest(location[-1], _known_keys(location[:-1], values))}"
     message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = f"must be a table of settings: write [{key}] above its keys"
     given = "" if isinstance(detail["input"], Mapping | Section) else f" is {detail['input']!r}, but"
     end = "" if message.endswith(("?", ".")) else "."
     return f"{where}: {key}{given} {message[:1].lower()}{message[1:]}{end}"

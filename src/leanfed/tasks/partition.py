@@ -22,11 +22,11 @@ class PartitionSettings(Section):
 
     kind: Literal["class", "dirichlet", "iid"] = "dirichlet"
     """class: a client draws `classes_per_client` classes; dirichlet: class shares drawn with `alpha`; iid: uniform."""
-    clients: int = Field(default=100, ge=1)
+    clients: int = Field(default=100, ge=1, le=1_000_000)
     """N, the number of clients."""
     classes_per_client: int | None = Field(default=None, ge=1)
     """m of Class-m."""
-    alpha: float | None = Field(default=None, gt=0)
+    alpha: float | None = Field(default=None, gt=0, le=1e6)
     """Concentration of the Dirichlet split: smaller is less alike."""
     capped: bool = True
     """Whether a client of a Dirichlet split that has the average number of samples gets no more, as in Lin et al.
