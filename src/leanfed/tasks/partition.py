@@ -197,7 +197,8 @@ def _top_up(owners: Ints, labels: Ints, settings: PartitionSettings) -> Ints:
 def matching_counts(train_counts: Ints, available: Ints) -> Ints:
     """(clients, classes) test counts in proportion to the training counts, each off by less than one.
 
-    A client whose share rounds to nothing gets one sample of its largest class from the client richest in it.
+    A client whose share rounds to nothing gets one sample of its largest class from the client richest in it, or of
+    the next class where all samples of that one are needed.
     """
     totals = train_counts.sum(axis=0)
     quotas = train_counts * np.divide(available, totals, out=np.zeros(len(totals)), where=totals > 0)
@@ -208,13 +209,25 @@ def matching_counts(train_counts: Ints, available: Ints) -> Ints:
         order = np.argsort(-(quotas - counts)[:, label], kind="stable")
         counts[order[:short], label] += 1
     for client in np.flatnonzero(counts.sum(axis=1) == 0):
-        largest = int(train_counts[client].argmax())
-        spare = np.where(counts.sum(axis=1) > 1, counts[:, largest], 0)
-        if spare.max() == 0:
-            raise DataError(f"There is no test sample left for client {client}. Lower clients.")
-        counts[int(spare.argmax()), largest] -= 1
-        counts[client, largest] += 1
+        _give_one(counts, train_counts, int(client))
     return counts
+
+
+def _give_one(counts: Ints, train_counts: Ints, client: int) -> None:
+    """One test sample to a client without any, of a class that it holds, from a client that has more than one."""
+    held = [int(label) for label in np.argsort(-train_counts[client], kind="stable") if train_counts[client, label]]
+    for label in held:
+        spare = np.where(counts.sum(axis=1) > 1, counts[:, label], 0)
+        if spare.max() > 0:
+            counts[int(spare.argmax()), label] -= 1
+            counts[client, label] += 1
+            return
+    raise DataError(
+        f"Client {client} holds training samples of {'classes' if len(held) > 1 else 'class'} "
+        f"{', '.join(map(str, sorted(held)))}, and every test sample of these is another client's only one: "
+        f"{len(counts)} clients cannot share {counts.sum()} test samples by class. Lower clients, to "
+        f"{counts.sum() // 2} or so."
+    )
 
 
 def _count(labels: Ints, owners: Ints, classes: int, clients: int) -> Ints:
