@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -29,9 +30,9 @@ class Section(BaseModel):
             return value
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, bool) and bool not in kinds:
-                raise ValueError(f"must be a number; {str(each).lower()} is none")
+                raise PydanticCustomError("number", "must be a number; {word} is none", {"word": str(each).lower()})
             if isinstance(each, str) and str not in kinds:
-                raise ValueError("must be a number; write it without quotes")
+                raise PydanticCustomError("number", "must be a number; write it without quotes")
         return value
 
 
