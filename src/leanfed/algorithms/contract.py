@@ -26,9 +26,9 @@ PRIVATE, VELOCITY = "private", "velocity"  # names of what a client holds
 class Training(Section):
     """How a client takes its local steps, the same for every method."""
 
-    batch_size: int = Field(default=32, ge=1, le=1_000_000)
-    """b, samples per step; a million of them are gigabytes."""
-    local_steps: int = Field(default=1, ge=1, le=1_000_000)
+    batch_size: int = Field(default=32, ge=1, le=100_000)
+    """b, samples per step; more than this many do not fit into memory."""
+    local_steps: int = Field(default=1, ge=1, le=100_000)
     """Steps per round; the paper's Algorithm 1 takes one."""
     local_epochs: int | None = Field(default=None, ge=1, le=10_000)
     """Passes over a client's data per round, instead of local_steps."""

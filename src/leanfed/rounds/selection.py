@@ -69,7 +69,7 @@ class Participation(Section):
     """Share of the clients drawn for each round, at least one."""
     cohorts: tuple[tuple[int, ...], ...] | None = Field(default=None, min_length=1)
     """Or the client numbers of each round; when there are more rounds than lists, the lists are used in turn."""
-    within_rounds: int | None = Field(default=None, ge=1)
+    within_rounds: int | None = Field(default=None, ge=1, le=10_000_000)
     """With the rule due: beside those drawn, everyone is asked at least once in this many rounds."""
 
     @property

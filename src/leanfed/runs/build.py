@@ -340,7 +340,8 @@ def _load(checkpoints: Checkpoints, experiment: Experiment, folder: RunFolder, n
     """Where the run stands: its newest whole checkpoint, or the beginning where none can have been saved."""
     progress = checkpoints.load(experiment.world, fall_back=True)
     if progress is None:
-        rounds = [event["round"] for event in folder.read_events() if event.get("event") == "round"]
+        logged = (event.get("round") for event in folder.read_events() if event.get("event") == "round")
+        rounds = [number for number in logged if isinstance(number, int)]
         saves = (max(rounds, default=-1) + 1) // experiment.settings.run.checkpoint_every
         if saves > 1:  # all but the last are on disk when a round is logged
             raise StorageError(

@@ -79,7 +79,7 @@ class Settings(Section):
 
     name: str = Field(default="run", min_length=1)
     """What tables and pictures call the run."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
     """The seed of every random stream."""
     rounds: int = Field(default=100, ge=1, le=10_000_000)
     """T, the number of rounds."""

@@ -53,7 +53,7 @@ def read(tmp_path: Path, text: str, *changes: str) -> Settings:
         ("[radio]\nvalue_bits = '32'", r"radio.value_bits is '32', but must be a number"),
         ("task = 3", r"s\.toml:1: task is 3, but must be a table of settings: write \[task\] above its keys\."),
         ("[training]\nlearning_rate = 1e300", r"learning_rate is 1e\+300, but .* less than or equal to 1000"),
-        ("[training]\nbatch_size = 1000000000000", r"batch_size is .* less than or equal to 1000000"),
+        ("[training]\nbatch_size = 1000000000000", r"batch_size is .* less than or equal to 100000\."),
         ("[training]\nlocal_epochs = 1000000000000", r"local_epochs is .* less than or equal to 10000"),
         ("[run]\nthreads = 1000000", r"threads is .* less than or equal to 1024"),
         ("[algorithm]\nname = 'flpdsp'\nhead_steps = 1000000000000", r"head_steps is .* less than or equal to 10000"),
