@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 from leanfed.rounds.loop import RoundRecord
 
@@ -19,3 +24,29 @@ def stop_after(rounds: int) -> Callable[[RoundRecord], None]:
             raise Stop
 
     return listen
+
+
+class Killed(BaseException):
+    """Stands for kill -9, in this process."""
+
+
+@contextmanager
+def killed_at_flush(number: int) -> Iterator[None]:
+    """Die at the n-th flush to disk, as by kill -9: from then on nothing is written, moved or cleaned up."""
+    flushed = 0
+
+    def die_at_last(descriptor: int) -> None:
+        nonlocal flushed
+        flushed += 1
+        if flushed >= number:
+            raise Killed
+
+    def unlink_alive(path: Path, missing_ok: bool = False) -> None:
+        if flushed < number:
+            unlink(path, missing_ok=missing_ok)
+
+    unlink = Path.unlink
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(os, "fsync", die_at_last)
+        patch.setattr(Path, "unlink", unlink_alive)
+        yield

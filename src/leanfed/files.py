@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,9 @@ from typing import Any, NamedTuple
 from filelock import lock_descriptor
 
 from leanfed.errors import BusyError, StorageError
+
+DEEPEST = 64  # levels of a JSON or TOML value
+LONGEST_BITS = 997  # of a whole number, about 300 digits: more than a float can hold
 
 
 def sha256_of(path: Path) -> str:
@@ -54,6 +59,13 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def check_parent(path: Path) -> None:
+    """Refuse a file more than one folder below what is there: a slip of the pen should not grow a tree of folders."""
+    above = path.parent.parent
+    if not path.parent.is_dir() and not above.is_dir():
+        raise StorageError(f"{path} cannot be written: there is no folder {above}. Create it, or correct the path.")
+
+
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file in the same folder, flush it to disk, then rename it to `path`."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -65,6 +77,12 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             _flush(path.parent)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def is_partial_of(path: Path, names: Collection[str]) -> bool:
+    """Whether this is the temporary neighbour that `write_atomically` fills for a file of one of these names."""
+    match = re.fullmatch(r"\.(.+)\.\d+\.partial", path.name)
+    return match is not None and match[1] in names
 
 
 def write_new(path: Path, content: bytes) -> None:
@@ -94,13 +112,57 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; the error for a damaged file names it."""
+def read_text(path: Path) -> str:
+    """Read a text file: UTF-8, with or without a byte order mark."""
     with explained(path, "read"):
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
+        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        kind = " (it looks like UTF-16)" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
+        raise StorageError(
+            f"{path} is not UTF-8 text{kind}: byte 0x{content[error.start]:02x} in line {line}. Save it as UTF-8."
+        ) from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; a ValueError says what is wrong with it, whatever that is."""
+    return _parsed(json.loads, text)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text; a ValueError says what is wrong with it, whatever that is."""
+    found: dict[str, Any] = _parsed(tomllib.loads, text)
+    return found
+
+
+def _parsed(loads: Callable[[Any], Any], text: str | bytes) -> Any:
+    """What `loads` makes of a text, nested no deeper and with no longer numbers than the rest of us can take."""
+    try:
+        value = loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep") from None
+    level, depth = [value], 0
+    while level:
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        inner = [child for each in level for child in _children(each)]
+        if any(type(child) is int and child.bit_length() > LONGEST_BITS for child in inner):
+            raise ValueError("it holds a whole number of more than 300 digits")
+        level, depth = [child for child in inner if isinstance(child, dict | list)], depth + 1
+    return value
+
+
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, naming the file when it is damaged."""
+    try:
+        value = parse_json(read_text(path))
+    except ValueError as error:
         raise StorageError(f"{path} is not valid JSON ({error}). Restore it or start a new run.") from error
     if not isinstance(value, dict):
         raise StorageError(f"{path} holds a JSON {type(value).__name__}, not an object. Restore it or start a new run.")

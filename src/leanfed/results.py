@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,8 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from leanfed.errors import StorageError
-from leanfed.files import explained, make_folder, read_json, write_atomically, write_json
+from leanfed.errors import BusyError, StorageError
+from leanfed.files import (
+    explained,
+    folder_lock,
+    is_partial_of,
+    lock_owner,
+    make_folder,
+    read_json,
+    write_atomically,
+    write_json,
+)
+from leanfed.manifest import BEFORE, MANIFEST, newest_manifest
+from leanfed.manifest import FORMAT as CHECKPOINT_FORMAT
 from leanfed.quantities import SCHEMA
 
 if TYPE_CHECKING:
@@ -23,8 +35,14 @@ if TYPE_CHECKING:
 
 TABLES = ("rounds", "clients", "evaluations")
 FORMAT = 1  # of the run folder
-CHECKPOINT_FORMAT = 2
-RESUMED_SINCE = "0.2.0"  # runs started by this version or a later one resume bit for bit
+BEFORE_SETTINGS = frozenset(
+    {".lock", "checkpoint", "settings.toml", "environment.json", "world.json", "fleet.parquet", "fleet.json"}
+)  # what a folder can hold before its settings.json, by this version or an older one, simulated or of a fleet
+WRITTEN = BEFORE_SETTINGS | {
+    *("settings.json", "summary.json", "weights.safetensors", MANIFEST, BEFORE),
+    *(f"{table}.parquet" for table in TABLES),
+}  # files that are only ever written by the process that holds the folder
+RESUMED_SINCE = "0.2.0"  # runs begun by this version or a later one go on here bit for bit
 
 
 @dataclass(frozen=True)
@@ -99,8 +117,33 @@ class RunFolder:
         """Whether the run has ended."""
         return self.summary.is_file()
 
+    @property
+    def unborn(self) -> bool:
+        """Whether it holds nothing but what a run writes before its settings: its making was cut short."""
+        if not self.path.is_dir():
+            return False
+        found = {child.name for child in self.path.iterdir() if not is_partial_of(child, WRITTEN)}
+        empty = not self.checkpoint.is_dir() or not any(self.checkpoint.iterdir())
+        begun = ".lock" in found or found == {self.checkpoint.name}  # the first thing made, now or in older versions
+        return begun and found <= BEFORE_SETTINGS and empty
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the folder for this process; what a killed writer left half-written is swept."""
+        with folder_lock(self.path):
+            for folder in (self.path, self.checkpoint):
+                for left in folder.glob(".*.partial"):
+                    if is_partial_of(left, WRITTEN):
+                        left.unlink(missing_ok=True)
+            yield
+
     def read_settings(self) -> dict[str, Any]:
         """The resolved settings as plain values."""
+        if self.unborn:
+            raise StorageError(
+                f"{self.path} holds no run: it was stopped before it had settings, and nothing is lost. "
+                f"Begin again with `leanfed run CONFIG.toml --out {self.path}`."
+            )
         if not self.settings.is_file():
             raise StorageError(
                 f"{self.path} is not a run folder: it has no {self.settings.name}. Name a folder made by `leanfed run`."
@@ -111,10 +154,10 @@ class RunFolder:
         """The rows of one of `TABLES` so far, whether the run has ended or not."""
         if self.table(name).is_file():
             return read_parquet(self.table(name))
-        manifest = self.checkpoint / "manifest.json"
-        if not manifest.is_file():
+        manifest = newest_manifest(self.checkpoint)
+        if manifest is None:
             raise StorageError(f"{self.path} holds no {name} yet. Let the run finish a round, or resume it.")
-        return read_rows([self.checkpoint / part for part in read_json(manifest)["rows"]], name)
+        return read_rows([self.checkpoint / part for part in manifest["rows"]], name)
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one event with the time of day."""
@@ -126,24 +169,48 @@ class RunFolder:
         """All events; a line cut short by a crash is skipped."""
         if not self.events.is_file():
             return
-        for line in self.events.read_text(encoding="utf-8").splitlines():
+        for line in self.events.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(event, dict):
+                yield event
 
 
-def create_run_folder(path: Path) -> RunFolder:
-    """Create a run folder; raises if there is a run in it already."""
+def check_unused(path: Path) -> None:
+    """Refuse a folder that holds a run already, or anything else but what the making of one left behind."""
     folder = RunFolder(path)
     if folder.settings.exists():
         state = "a finished run" if folder.finished else f"an unfinished run; go on with `leanfed resume {path}`"
         raise StorageError(f"{path} holds {state}. Choose another folder, or remove this one.")
-    if path.is_dir() and any(child.name != ".lock" for child in path.iterdir()):
+    if path.is_dir() and any(child.name != ".lock" for child in path.iterdir()) and not folder.unborn:
         raise StorageError(f"{path} is not empty and not a run folder. Choose another folder.")
+
+
+def check_free(path: Path) -> None:
+    """Refuse a folder that another process holds, or that is not unused."""
+    if owner := lock_owner(path):
+        raise BusyError(f"{path} is in use by {owner}. Wait for it to end, stop it, or choose another folder.")
+    check_unused(path)
+
+
+def create_run_folder(path: Path) -> RunFolder:
+    """A new run folder, or one whose making was cut short; one that is in use or holds a run is refused."""
+    check_free(path)
     make_folder(path)
-    make_folder(folder.checkpoint)
-    return folder
+    return RunFolder(path)
+
+
+@contextmanager
+def new_run_folder(path: Path) -> Iterator[RunFolder]:
+    """A new run folder, held by this process, without anything that an earlier making left in it."""
+    folder = create_run_folder(path)
+    with folder.hold():
+        check_unused(path)  # another process may have been faster
+        for name in BEFORE_SETTINGS - {".lock", folder.checkpoint.name}:
+            (path / name).unlink(missing_ok=True)
+        yield folder
 
 
 def find_runs(paths: list[Path]) -> list[RunFolder]:
@@ -165,9 +232,8 @@ def check_resumable(folder: RunFolder) -> None:
     """Refuse a run started by a newer leanfed, or an unfinished one whose rounds this version computes differently."""
     known = read_json(folder.environment) if folder.environment.is_file() else {}
     written = str((known.get("versions") or {}).get("leanfed", RESUMED_SINCE))
-    ours, manifest = version("leanfed"), folder.checkpoint / "manifest.json"
-    checkpoint = read_json(manifest).get("format", 0) if manifest.is_file() else 0
-    newer = known.get("format", 0) > FORMAT or checkpoint > CHECKPOINT_FORMAT
+    ours = version("leanfed")
+    newer = _format(folder.environment) > FORMAT or _format(folder.checkpoint / MANIFEST) > CHECKPOINT_FORMAT
     if newer or _release(written) > _release(ours):
         raise StorageError(
             f"{folder.path} was begun by leanfed {written}, and leanfed {ours} cannot go on with it bit for bit. "
@@ -178,6 +244,15 @@ def check_resumable(folder: RunFolder) -> None:
             f"{folder.path} was begun by leanfed {written}, whose rounds leanfed {ours} computes otherwise. "
             f"Resume it with that version, or begin again: leanfed run {folder.settings} --out {folder.path}-again"
         )
+
+
+def _format(path: Path) -> int:
+    """The format that a file says it has; 0 where it says none, or nothing that can be read."""
+    try:
+        number = read_json(path).get("format", 0) if path.is_file() else 0
+    except StorageError:
+        return 0
+    return number if isinstance(number, int) else 0
 
 
 def _release(text: str) -> tuple[int, ...]:
@@ -229,12 +304,16 @@ def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
     A column that only some of the files have, because an older version wrote the others, is empty in their rows.
     """
     import polars as pl
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     parts = []
     for file in files:
-        with explained(file, "read"):
-            arrays = load_file(file)
+        try:
+            with explained(file, "read"):
+                arrays = load_file(file)
+        except SafetensorError as error:
+            raise StorageError(f"{file} is damaged ({error}). Restore it or run again.") from error
         keys = sorted(key for key in arrays if key.startswith(f"{name}."))
         if keys:
             parts.append(typed(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None)))

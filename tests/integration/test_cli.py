@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import leanfed as package
+from leanfed.runs.settings import Settings
 from tests.integration.conftest import Leanfed
 
 
@@ -34,6 +37,28 @@ def test_run_resume_and_compare(leanfed: Leanfed, settings_file: Path, tmp_path:
     assert (tmp_path / "figures/c.png").stat().st_size > 10_000
     rows = json.loads(leanfed("compare", "runs/a", "runs/b", "--json").stdout)["runs"]
     assert [row["algorithm"] for row in rows] == ["flpdsp", "fedavg"]
+
+
+def test_a_damaged_run_is_left_out_of_a_comparison(leanfed: Leanfed, settings_file: Path, tmp_path: Path) -> None:
+    package.run(Settings.from_toml(settings_file, ["rounds=2"]), tmp_path / "runs/whole")
+    for name, file in (("cut", "rounds.parquet"), ("torn", "settings.json"), ("rows", None), ("strange", None)):
+        shutil.copytree(tmp_path / "runs/whole", tmp_path / "runs" / name)
+        if file:
+            (tmp_path / "runs" / name / file).write_bytes(b"PAR1 cut short")
+    (tmp_path / "runs/rows/rounds.parquet").unlink()
+    for rows in (tmp_path / "runs/rows/checkpoint").glob("rows-*"):
+        rows.write_bytes(rows.read_bytes()[:100])
+    (tmp_path / "runs/strange/settings.json").write_text('{"name": 3, "algorithm": []}')
+    done = leanfed("compare", "runs", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [row["name"] for row in told["runs"]] == ["small"]
+    left_out = [Path(reason.split(" is left out")[0]).name for reason in told["left_out"]]
+    assert left_out == ["cut", "rows", "strange", "torn"]
+    assert done.stderr.count("is left out") == 4
+    alone = leanfed("compare", "runs/cut")
+    assert alone.returncode == 2
+    assert "No run can be compared" in alone.stderr
 
 
 def test_a_dry_run_says_what_how_long_and_how_big_and_writes_nothing(
@@ -78,6 +103,11 @@ def test_the_demo_ends_with_a_table_a_picture_and_its_folder(leanfed: Leanfed, t
         (["run", "small.toml", "--out", "x", "--set", "rondes=3"], "did you mean 'rounds'"),
         (["run", "small.toml", "--out", "small.toml/x"], "Cannot create folder"),
         (["run", "small.toml"], "Add --out DIR"),
+        (
+            ["run", "small.toml", "--out", "x", "--set", "algorithm.k=1e-6"],
+            "algorithm.k = 1e-06 leaves none of the 50692",
+        ),
+        (["plan", "--fleet", "paper", "--solver", "fixed", "--k", "nan"], "--k is nan"),
         (["run", "none.toml", "--out", "x"], "No such file"),
         (
             ["run", "small.toml", "--out", "x", "--set", "task.dataset=mnist", "--data-dir", "."],
@@ -85,6 +115,9 @@ def test_the_demo_ends_with_a_table_a_picture_and_its_folder(leanfed: Leanfed, t
         ),
         (["resume", "x"], "not a run folder"),
         (["compare", "x"], "not a folder"),
+        (["compare", ".", "--picture", "x.exe"], "--picture x.exe ends in '.exe', but must end in .png"),
+        (["compare", ".", "--picture", "a/b/x.png"], "there is no folder a"),
+        (["report", ".", "--out", "a/b/x.html"], "there is no folder a"),
     ],
 )
 def test_bad_input_exits_with_2_and_writes_nothing(

@@ -16,13 +16,16 @@ import polars as pl
 import pytest
 
 import leanfed as package
-from leanfed.errors import BusyError, StorageError
+from leanfed.errors import BusyError, InfeasibleError, InputError, StorageError
 from leanfed.files import folder_lock
 from leanfed.results import RunFolder, find_runs
-from leanfed.rounds import checkpoint
+from leanfed.rounds import checkpoint, costs
 from leanfed.rounds.loop import RoundRecord
+from leanfed.runs import build
 from leanfed.runs.settings import Settings
-from tests.stops import Stop, stop_after
+from tests.stops import Stop, killed_at_flush, stop_after
+
+DEAD = {(0, 3), *((2, device) for device in range(6))}  # (round, device) without a link
 
 
 @pytest.fixture
@@ -91,7 +94,7 @@ def test_merging_many_files_does_not_change_the_result(
     monkeypatch.setattr(checkpoint, "MOST_PARTS", 2)
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "merged", listen=stop_after(5))
-    assert len(list((tmp_path / "merged/checkpoint").glob("rows-*"))) <= 2
+    assert len(json.loads((tmp_path / "merged/checkpoint/manifest.json").read_text())["rows"]) <= 2
     assert package.resume(tmp_path / "merged").summary["sha256"] == plain.summary["sha256"]
 
 
@@ -157,25 +160,163 @@ def test_a_used_folder_is_refused(settings: Settings, tmp_path: Path) -> None:
         package.run(settings, tmp_path / "other")
 
 
-@pytest.mark.parametrize("pattern", ["state-*", "rows-*"])
-def test_a_damaged_checkpoint_is_refused_by_name(settings: Settings, tmp_path: Path, pattern: str) -> None:
+@pytest.mark.parametrize("flush", range(1, 13))
+def test_a_run_that_is_killed_while_its_folder_is_made_can_be_taken_up(
+    settings: Settings, settings_file: Path, tmp_path: Path, flush: int
+) -> None:
+    short, path = settings.model_copy(update={"rounds": 2}), tmp_path / "run"
+    whole, given = package.run(short), settings_file.read_text()
+    with killed_at_flush(flush):
+        package.run(short, path, given=given)
+    taken_up = package.resume(path) if (path / "settings.json").is_file() else package.run(short, path, given=given)
+    assert taken_up.rounds.equals(whole.rounds)
+    promised = {"settings.toml", "settings.json", "environment.json", "world.json", "fleet.parquet", "events.jsonl"}
+    assert promised <= {file.name for file in path.iterdir()}
+    assert not list(path.rglob(".*.partial"))
+    assert "start" in [event["event"] for event in RunFolder(path).read_events()]
+
+
+def test_what_a_making_left_is_taken_over_and_a_users_own_files_are_not(settings: Settings, tmp_path: Path) -> None:
+    short = settings.model_copy(update={"rounds": 1})
+    left, own = tmp_path / "left", tmp_path / "own"
+    for name in (".lock", "settings.toml", "environment.json", "world.json", ".fleet.parquet.4711.partial"):
+        (left / name).parent.mkdir(exist_ok=True)
+        (left / name).write_text("{}")
+    with pytest.raises(StorageError, match=r"stopped before it had settings.* `leanfed run CONFIG.toml --out"):
+        package.resume(left)
+    package.run(short, left)
+    assert not (left / "settings.toml").exists()  # it was another run's
+    assert json.loads((left / "world.json").read_text())["label_counts"]
+    own.mkdir()
+    (own / "settings.toml").write_text("mine")
+    with pytest.raises(StorageError, match="not empty and not a run folder"):
+        package.run(short, own)
+    assert (own / "settings.toml").read_text() == "mine"
+
+
+def test_half_written_files_are_swept_and_others_are_left(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(Stop):
-        package.run(settings, tmp_path / "run", listen=stop_after(2))
-    file = next((tmp_path / "run/checkpoint").glob(pattern))
+        package.run(settings, tmp_path / "run", listen=stop_after(1))
+    ours = [tmp_path / "run" / name for name in (".summary.json.12.partial", "checkpoint/.manifest.json.3.partial")]
+    others = [tmp_path / "run" / name for name in (".page.html.12.partial", "notes.partial", ".world.json.partial")]
+    for file in (*ours, *others):
+        file.write_text("half")
+    package.resume(tmp_path / "run")
+    assert not any(file.exists() for file in ours)
+    assert all(file.exists() for file in others)
+
+
+def test_a_run_into_a_folder_in_use_says_so(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(1))
+    with folder_lock(tmp_path / "run"), pytest.raises(BusyError, match="in use by process"):
+        package.run(settings, tmp_path / "run")
+
+
+def flip_a_bit(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(StorageError, match=f"{file.name} is missing or damaged"):
+
+
+@pytest.mark.parametrize("name", ["state-000003.safetensors", "rows-000003.safetensors", "manifest.json"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(settings: Settings, tmp_path: Path, name: str) -> None:
+    whole = package.run(settings, tmp_path / "whole")
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(3))
+    flip_a_bit(tmp_path / "run/checkpoint" / name)
+    heard: list[str] = []
+    resumed = package.resume(tmp_path / "run", notify=heard.append)
+    assert resumed.summary["sha256"] == whole.summary["sha256"]
+    assert name in heard[0]
+    assert "goes on from the checkpoint before, round 2" in heard[0]
+    assert heard == [event["text"] for event in RunFolder(tmp_path / "run").read_events() if "text" in event]
+
+
+@pytest.mark.parametrize("names", [("state-000001.safetensors",), ("manifest.json", "manifest-before.json")])
+def test_a_damaged_checkpoint_without_another_is_refused_by_name(
+    settings: Settings, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(len(names)))
+    for name in names:
+        flip_a_bit(tmp_path / "run/checkpoint" / name)
+    with pytest.raises(StorageError, match=rf"{names[-1]} is .*Restore .* or start a new run"):
         package.resume(tmp_path / "run")
 
 
-def test_a_run_does_not_go_on_with_other_data(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", ["manifest*.json", "*"])
+def test_a_run_without_its_manifest_is_not_silently_begun_again(
+    settings: Settings, tmp_path: Path, removed: str
+) -> None:
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(3))
+    for file in (tmp_path / "run/checkpoint").glob(removed):
+        file.unlink()
+    with pytest.raises(StorageError, match=r"manifest.json.* Restore"):
+        package.resume(tmp_path / "run")
+
+
+def test_a_checkpoint_of_the_format_before_is_taken_up(settings: Settings, tmp_path: Path) -> None:
+    whole = package.run(settings, tmp_path / "whole")
+    with pytest.raises(Stop):
+        package.run(settings, tmp_path / "run", listen=stop_after(3))
+    (tmp_path / "run/checkpoint/manifest-before.json").unlink()
+    manifest = tmp_path / "run/checkpoint/manifest.json"
+    values = json.loads(manifest.read_text())
+    del values["digest"]
+    manifest.write_text(json.dumps({**values, "format": 2}))
+    assert package.resume(tmp_path / "run").summary["sha256"] == whole.summary["sha256"]
+
+
+def test_a_run_does_not_go_on_with_other_data(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "run", listen=stop_after(2))
-    manifest = tmp_path / "run/checkpoint/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"fingerprint": "', '"fingerprint": "00'))
+    monkeypatch.setattr(build, "fingerprint", lambda task: "other")
     with pytest.raises(StorageError, match="made with other data"):
         package.resume(tmp_path / "run")
+
+
+def test_a_device_that_cannot_be_reached_sits_the_round_out(settings: Settings, tmp_path: Path) -> None:
+    rows = [
+        f"{number},{device},{0 if (number, device) in DEAD else 1e-9},0.2,1e9"
+        for number in (0, 2)
+        for device in range(6)
+    ]
+    (tmp_path / "fleet.csv").write_text("\n".join(["round,device,gain,power_w,cpu_hz", *rows]))
+    radio = {"fleet_file": str(tmp_path / "fleet.csv")}
+    values = {**settings.resolved(), "rounds": 3, "participation": {}, "radio": radio}
+    run = package.run(Settings.from_values(values), tmp_path / "run")
+    assert run.rounds["participants"].to_list() == [5, 5, 0]
+    assert run.summary["energy_j"] > 0
+    plans = [event for event in RunFolder(tmp_path / "run").read_events() if event["event"] == "plan"]
+    assert [[entry["client"] for entry in plan["excluded"]] for plan in plans] == [[3], [3], list(range(6))]
+    assert "would take inf s" in plans[0]["excluded"][0]["why"]
+    (tmp_path / "fleet.csv").write_text("device,gain,power_w,cpu_hz\n" + "\n".join(f"{n},0,0.2,1e9" for n in range(6)))
+    with pytest.raises(InfeasibleError, match="No client can take part in round 0: client 0 cannot, its round would"):
+        package.run(Settings.from_values(values), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_cost_without_end_does_not_keep_a_run_from_ending(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs.Accountant, "out_of_reach", lambda self, plan: {})  # as an older version would
+    rows = [f"{device},{0 if device == 3 else 1e-9},0.2,1e9" for device in range(6)]
+    (tmp_path / "fleet.csv").write_text("\n".join(["device,gain,power_w,cpu_hz", *rows]))
+    radio = {"fleet_file": str(tmp_path / "fleet.csv")}
+    values = {**settings.resolved(), "rounds": 2, "radio": radio}
+    run = package.run(Settings.from_values(values), tmp_path / "run")
+    assert run.summary["latency_s"] is None
+    assert run.summary["accuracy"] > 0
+
+
+def test_a_loss_that_explodes_stops_the_run_with_advice(settings: Settings, tmp_path: Path) -> None:
+    wild = Settings.from_values({**settings.resolved(), "rounds": 40, "training": {"learning_rate": 100}})
+    with pytest.raises(InputError, match=r"diverge.* at learning rate 100\. Lower training\.learning_rate"):
+        package.run(wild, tmp_path / "run")
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(settings: Settings, tmp_path: Path) -> None:

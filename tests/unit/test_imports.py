@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "leanfed"
-VOCABULARY = {"errors", "files", "quantities", "records", "registry", "results", "streams"}
+VOCABULARY = {"errors", "files", "manifest", "quantities", "records", "registry", "results", "streams"}
 MAY_IMPORT = {
     "tasks": VOCABULARY,
     "compression": VOCABULARY,
@@ -34,7 +34,8 @@ VOCABULARY_MAY_IMPORT = {
     "records": {"errors"},
     "registry": {"errors"},
     "files": {"errors"},
-    "results": {"errors", "files", "quantities"},
+    "manifest": {"errors", "files"},
+    "results": {"errors", "files", "manifest", "quantities"},
 }
 LIGHT = [
     *("leanfed", "leanfed.results", "leanfed.wireless", "leanfed.allocation", "leanfed.cli"),

@@ -26,19 +26,19 @@ PRIVATE, VELOCITY = "private", "velocity"  # names in a client's state
 class Training(Section):
     """How a client takes its local steps, the same for every method."""
 
-    batch_size: int = Field(default=32, ge=1)
-    """b, samples per step."""
-    local_steps: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=32, ge=1, le=100_000)
+    """b, samples per step; more than this many do not fit into memory."""
+    local_steps: int = Field(default=1, ge=1, le=100_000)
     """Steps per round; the paper's Algorithm 1 takes one."""
-    local_epochs: int | None = Field(default=None, ge=1)
+    local_epochs: int | None = Field(default=None, ge=1, le=10_000)
     """Passes over a client's data per round, instead of local_steps."""
-    learning_rate: float = Field(default=0.1, gt=0)
-    """eta in round 0."""
+    learning_rate: float = Field(default=0.1, gt=0, le=1_000)
+    """eta in round 0; from about 10 on no model here learns, and far beyond that weights overflow."""
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
     """eta is multiplied by this every round."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum of the server's step on the shared part and of the clients' steps on their private parts."""
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, le=1_000)
     """Added to gradients as weight_decay x weights."""
 
     def rate(self, round_number: int) -> float:

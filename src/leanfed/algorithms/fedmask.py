@@ -35,7 +35,7 @@ class FedMask(Algorithm):
     """
 
     name: Literal["fedmask"] = "fedmask"
-    score_rate: float = Field(default=30.0, gt=0)
+    score_rate: float = Field(default=30.0, gt=0, le=1e6)
     """Scores step with score_rate x learning rate: their gradients are that much smaller than those of weights."""
     confidence: float = Field(default=0.75, gt=0.5, lt=1)
     """Means are clipped to [1 - confidence, confidence], so that even a unanimous entry can still change."""

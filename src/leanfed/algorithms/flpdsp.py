@@ -34,7 +34,7 @@ class Flpdsp(Algorithm):
     """Keep rate of the base gradient; one number, or one per client (the paper's average at 10 MHz)."""
     r: KeepRates = 0.82
     """Keep rate of the head; one number, or one per client (the paper's average at 10 MHz)."""
-    head_steps: int = Field(default=1, ge=1)
+    head_steps: int = Field(default=1, ge=1, le=10_000)
     """Steps of the head on each batch (Algorithm 1 takes one). Only the first computes the base's gradient; the others
     reuse the base's features."""
     sparsify: Sparsification = Field(default_factory=Sparsification)

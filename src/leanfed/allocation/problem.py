@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from leanfed.allocation.curves import Floats
 from leanfed.errors import InputError, nearest
+from leanfed.files import parse_json, read_text
 from leanfed.wireless.cost import computation_cycles, computation_latency, computation_power, computed_share
 
 # Per client: (lowest allowed, highest allowed, null means no limit).
@@ -92,10 +92,10 @@ class Problem:
         if isinstance(source, Mapping):
             return cls.of(**source)
         is_text = isinstance(source, str) and source.lstrip().startswith(("{", "["))
-        text, name = (str(source), "The problem") if is_text else (_read(Path(source)), str(source))
+        text, name = (str(source), "The problem") if is_text else (read_text(Path(source)), str(source))
         try:
-            value = json.loads(text)
-        except json.JSONDecodeError as error:
+            value = parse_json(text)
+        except ValueError as error:
             raise InputError(f"{name} is not valid JSON: {error}. Correct it at that place.") from error
         if not isinstance(value, dict):
             raise InputError(f"{name} holds a JSON {type(value).__name__}, not an object with the problem's fields.")
@@ -234,13 +234,6 @@ def _check_together(per_client: Mapping[str, Floats], shared: Mapping[str, float
         raise InputError("theta1 and theta2 are both 0, so every plan is equal; make one of them positive.")
     if per_client["weights"].sum() <= 0.0:
         raise InputError("weights sum to 0; give at least one client a positive weight.")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}. Check the path.") from error
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -14,6 +13,7 @@ from leanfed.allocation.plan import plan
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution
 from leanfed.errors import InputError, nearest
+from leanfed.files import parse_json
 
 CLIENTS = "clients"  # the one question that is not a field of the problem
 
@@ -49,8 +49,8 @@ def _field_and_value(text: str, known: Sequence[str]) -> tuple[str, str]:
 
 def _json(field: str, value: str) -> Any:
     try:
-        return json.loads(value)
-    except json.JSONDecodeError:
+        return parse_json(value)
+    except ValueError:
         raise InputError(f"{field}={value} is neither a number, nor null, nor a list of numbers in brackets.") from None
 
 

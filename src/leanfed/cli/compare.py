@@ -9,6 +9,10 @@ import typer
 
 from leanfed.cli.display import show_comparison
 from leanfed.cli.options import Json
+from leanfed.errors import InputError
+from leanfed.files import check_parent
+
+PICTURES = (".png", ".pdf", ".svg")
 
 
 def compare(
@@ -21,4 +25,7 @@ def compare(
 
     Example: leanfed compare runs/fedper runs/flpdsp --target 0.9
     """
+    if picture.suffix not in PICTURES:
+        raise InputError(f"--picture {picture} ends in {picture.suffix!r}, but must end in {', '.join(PICTURES)}.")
+    check_parent(picture)
     show_comparison(folders, picture, target or [0.8, 0.9], as_json)

@@ -75,13 +75,17 @@ def show_comparison(
 ) -> None:
     """The tables and the picture of several runs; the brief picture has accuracy over rounds and seconds only."""
     from leanfed.results import find_runs
-    from leanfed.runs.compare import draw_comparison, read_run
+    from leanfed.runs.compare import draw_comparison, read_runs
 
-    # Best first: in the tables, and in the order of the colours.
-    runs = sorted((read_run(folder) for folder in find_runs(list(folders))), key=lambda run: -run.accuracy[-1])
+    found, left_out = read_runs(find_runs(list(folders)))
+    runs = sorted(
+        found, key=lambda run: -run.accuracy[-1]
+    )  # best first: in the tables, and in the order of the colours
+    for reason in left_out:
+        notices.print(f"[yellow]note:[/yellow] {escape(reason)}", highlight=False, soft_wrap=True)
     draw_comparison(runs, picture, ("rounds", "latency_s") if brief else None, loss=not brief)
     if as_json:
-        made = {"picture": str(picture), **({"page": str(page)} if page else {})}
+        made = {"picture": str(picture), **({"page": str(page)} if page else {}), "left_out": left_out}
         typer.echo(json.dumps({"runs": [run.row(targets) for run in runs], **made}))
         return
     show_table(_accuracy_table(runs))

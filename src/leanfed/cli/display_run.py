@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections import deque
@@ -42,7 +43,7 @@ def round_progress(name: str, rounds: int, folder: Path, *, quiet: bool) -> Iter
     """Show rounds as they end; Ctrl-C and SIGTERM end with a word on how to go on."""
     show = _nothing if quiet else _live_table if notices.is_terminal else _plain_lines
     try:
-        with _terminate_as_interrupt(), show(name, rounds, folder) as listen:
+        with _signals_stop(), show(name, rounds, folder) as listen:
             yield listen
     except KeyboardInterrupt as stop:
         notices.print(f"stopped; go on with: leanfed resume {folder}", highlight=False, soft_wrap=True, markup=False)
@@ -50,20 +51,30 @@ def round_progress(name: str, rounds: int, folder: Path, *, quiet: bool) -> Iter
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM raise in the main thread, as SIGINT does, so that the last checkpoint is finished."""
+def _signals_stop() -> Iterator[None]:
+    """Let SIGTERM raise in the main thread, as SIGINT does, so that the last checkpoint is finished.
+
+    A second signal ends the process at once: a run that is killed can be resumed, too.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: object) -> None:
-        raise Stopped
+        for each in before:
+            signal.signal(each, lambda number, frame: os._exit(128 + number))
+        raise Stopped if number == signal.SIGTERM else KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore Ctrl-C
+        before[signal.SIGINT] = signal.default_int_handler
+    for each in before:
+        signal.signal(each, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
@@ -65,6 +66,8 @@ def plan(
     from leanfed.allocation.what_if import parse_change, parse_question
 
     import_all(imports)
+    if math.isnan(k) or math.isnan(r):
+        raise InputError(f"--k is {k} and --r is {r}, but both must be numbers from 0 to 1.")
     source = _plan_source(problem, fleet, model, clients, seed, radius_m)
     changes = dict(parse_change(text) for text in change or [])
     options = {"solver": solver, "payload": payload, **_wanted(solver, k=k, r=r, seed=seed)}

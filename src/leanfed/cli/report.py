@@ -12,6 +12,7 @@ from rich.markup import escape
 from leanfed.cli.display import screen
 from leanfed.cli.display_plan import working
 from leanfed.errors import InputError
+from leanfed.files import check_parent
 
 KINDS = ("pdf", "png")
 
@@ -40,6 +41,7 @@ def report(
 
     if figures is not None and figures not in KINDS:
         raise InputError(f"--figures is {figures!r}, but must be one of: {', '.join(KINDS)}.")
+    check_parent(out)
     with working("reading runs", quiet=as_json) as tell:
         data = build_report(folders, out, targets=target or TARGETS, title=title, results=results)
         drawn: list[Path] = []

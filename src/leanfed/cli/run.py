@@ -47,7 +47,7 @@ def run(
     if out is None:
         raise InputError("A run needs a folder to write to. Add --out DIR, for example --out runs/first.")
     for note in settings.notes():
-        notices.print(f"[yellow]note:[/yellow] {escape(note)}")
+        _note(note)
     with round_progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
         done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen)
     show_summary(done.summary, out, as_json)
@@ -69,14 +69,19 @@ def resume(
     import_all(imports)
     settings = RunFolder(folder).read_settings()
     with round_progress(settings["name"], settings["rounds"], folder, quiet=as_json) as listen:
-        done = resume_run(folder, data_dir=data_dir, listen=listen)
+        done = resume_run(folder, data_dir=data_dir, listen=listen, notify=_note)
     show_summary(done.summary, folder, as_json)
+
+
+def _note(text: str) -> None:
+    notices.print(f"[yellow]note:[/yellow] {escape(text)}")
 
 
 def _read_settings(config: Path, changes: Sequence[str], seed: int | None) -> tuple[Settings, str | None]:
     """The settings with the command line's changes, and the file as it stands where it is TOML."""
+    from leanfed.files import read_text
     from leanfed.runs.settings import Settings
 
     changes = [*changes, *([] if seed is None else [f"seed={seed}"])]
     settings = Settings.from_toml(config, changes)
-    return settings, None if config.suffix == ".json" else config.read_text(encoding="utf-8")
+    return settings, None if config.suffix == ".json" else read_text(config)

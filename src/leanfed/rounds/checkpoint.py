@@ -17,24 +17,25 @@ from torch import Tensor
 
 from leanfed.algorithms.contract import ServerState
 from leanfed.errors import StorageError
-from leanfed.files import explained, read_json, sha256_of, write_json, write_new
+from leanfed.files import explained, make_folder, sha256_of, write_json, write_new
+from leanfed.manifest import BEFORE, MANIFEST, DamagedError, read_manifest, saves_seen, sealed
 from leanfed.results import TABLES, read_rows, rows_to_arrays
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
 from leanfed.rounds.world import World
 
-MANIFEST = "manifest.json"
-MOST_PARTS = 24  # of one kind, before they are merged into one file
-LARGE_BYTES = 1 << 20  # of one client's state; from this size on, every client has its own file
+MOST_PARTS = 24  # files of one kind before they are merged
+LARGE_BYTES = 1 << 20  # of one client's state: from here on every client has a file of its own
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Checkpoints:
     """The checkpoint folder of one run.
 
-    A save writes the server, the clients that changed and the new rows to new files, replaces the manifest in one step,
-    and deletes the files that the manifest no longer names. At any instant the manifest on disk describes a complete
-    state. Copies are written in the background while the next round runs; call `wait` before relying on the disk.
+    A save writes the server with the clients that changed, and the new rows, under names of their own, and replaces
+    the manifest in one step; files that it no longer names are swept. At any instant the manifest on disk describes a
+    whole state; the one before and its files are kept as well. Writing happens beside the next round, from copies;
+    `wait` before relying on the disk.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -42,14 +43,17 @@ class Checkpoints:
         self.fingerprint = fingerprint
         self._sums: dict[str, str] = {}  # file name -> SHA-256
         self._live: dict[str, list[int]] = {}  # state file -> clients whose newest state it holds
-        self._rows: list[str] = []  # files of rows, oldest first
-        self.extra: dict[str, Any] = {}  # the extra values of the last load
+        self._rows: list[str] = []  # files of rows in order
+        self._current: dict[str, Any] | None = None  # the manifest last saved or loaded
+        self.troubles: list[str] = []  # why the last load took an earlier state than the newest
+        self.extra: dict[str, Any] = {}  # what the last load found beside the state
         self._writer = ThreadPoolExecutor(1, "leanfed-checkpoint")
         self._writing: Future[None] | None = None
 
     def save(self, progress: Progress, tables: Mapping[str, pl.DataFrame], extra: dict[str, Any] | None = None) -> None:
         """Start saving `progress`, the rows since the last save, and `extra` (plain values)."""
         self.wait()
+        make_folder(self.folder)
         store, chosen = progress.clients, sorted(progress.clients.changed)
         if store.bytes_per_client >= LARGE_BYTES:
             self._save_apart(progress.round, store, chosen)
@@ -73,18 +77,42 @@ class Checkpoints:
         finally:
             self._writer.shutdown()
 
-    def load(self, world: World) -> Progress | None:
-        """The newest complete state, or None if there is none yet."""
-        if not (self.folder / MANIFEST).is_file():
-            return None
-        manifest = read_json(self.folder / MANIFEST)
+    def load(self, world: World, *, fall_back: bool = False) -> Progress | None:
+        """The newest whole state, or nothing when there is none yet.
+
+        With `fall_back` the save before stands in for one that is damaged, and `troubles` says so.
+        """
+        troubles: list[str] = []
+        for name in (MANIFEST, BEFORE) if fall_back else (MANIFEST,):
+            path = self.folder / name
+            if not path.is_file():
+                troubles.append(f"{path} is missing.")
+                continue
+            try:
+                progress = self._load(read_manifest(path), world)
+            except DamagedError as error:
+                troubles.append(str(error))
+                continue
+            self.troubles = troubles
+            return progress
+        if not any((self.folder / name).is_file() for name in (MANIFEST, BEFORE)) and saves_seen(self.folder) <= 1:
+            return None  # nothing was saved, or a first save was cut short
+        raise DamagedError(f"{' '.join(troubles)} Restore {self.folder} from a copy, or start a new run.")
+
+    def _load(self, manifest: dict[str, Any], world: World) -> Progress:
+        """The state that a manifest vouches for."""
         self._check(manifest)
-        self._sums, self._live, self._rows = manifest["sha256"], manifest["clients"], manifest["rows"]
-        self.extra = manifest.get("extra", {})
         store = world.new_clients()
-        for name, clients in self._live.items():
-            store.restore(_named(self._read(name), "client."), clients)
-        return Progress(manifest["round"], _server_state(self._read(manifest["server"])), store)
+        try:
+            for name, clients in manifest["clients"].items():
+                store.restore(_named(self._read(name), "client."), clients)
+            progress = Progress(manifest["round"], _server_state(self._read(manifest["server"])), store)
+        except (KeyError, IndexError, ValueError, RuntimeError) as error:
+            raise DamagedError(f"The checkpoint in {self.folder} contradicts itself: {error!r}.") from error
+        self._sums, self._live, self._rows = dict(manifest["sha256"]), manifest["clients"], manifest["rows"]
+        self.extra = manifest.get("extra", {})
+        self._current = manifest
+        return progress
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """All rows saved so far."""
@@ -117,7 +145,6 @@ class Checkpoints:
         named = {state, *self._live, *self._rows}
         self._sums = {name: self._sums[name] for name in sorted(named)}
         manifest = {
-            "format": 2,
             "round": number,
             "fingerprint": self.fingerprint,
             "server": state,
@@ -126,8 +153,16 @@ class Checkpoints:
             "sha256": self._sums,
             "extra": extra,
         }
+        self._replace_manifest(sealed(manifest))
+
+    def _replace_manifest(self, manifest: dict[str, Any]) -> None:
+        """Put the manifest in the place of the one before, which is kept with its files, and sweep all others."""
+        before = self._current
+        if before is not None:
+            write_json(self.folder / BEFORE, before)
         write_json(self.folder / MANIFEST, manifest)
-        self._sweep(named | {MANIFEST})
+        self._current = manifest
+        self._sweep({MANIFEST, BEFORE, *manifest["sha256"], *(before["sha256"] if before else ())})
 
     def _check(self, manifest: dict[str, Any]) -> None:
         """Refuse a checkpoint that is damaged or was made with other data."""
@@ -139,7 +174,7 @@ class Checkpoints:
         for name, expected in manifest["sha256"].items():
             path = self.folder / name
             if not path.is_file() or sha256_of(path) != expected:
-                raise StorageError(f"{path} is missing or damaged. Restore it from a copy, or start a new run.")
+                raise DamagedError(f"{path} is missing or damaged.")
 
     def _save_rows(self, name: str, tables: dict[str, pl.DataFrame]) -> None:
         """Write the new rows, if there are any; from MOST_PARTS files on, merge them into one."""
@@ -166,9 +201,10 @@ class Checkpoints:
             try:
                 return {key: torch.from_numpy(array) for key, array in load_file(path).items()}
             except SafetensorError as error:
-                raise StorageError(f"{path} is damaged ({error}). Start a new run.") from error
+                raise DamagedError(f"{path} is damaged ({error}).") from error
 
     def _sweep(self, named: set[str]) -> None:
+        """Remove files that no manifest names."""
         for path in self.folder.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)

@@ -24,6 +24,8 @@ from leanfed.wireless.round_cost import RoundCost, Workload, round_cost
 
 OVER_CLIENTS: Final[dict[str, Callable[[Floats], Any]]] = {"sum": np.sum, "max": np.max, "mean": np.mean}
 
+LONGEST_S, MOST_J = 1e9, 1e12  # of one device in one round, 30 years: beyond them a link counts as dead
+
 
 class RadioSettings(Section):
     """The radio and the devices, as in the paper's parameter table; values it does not give are marked as assumed."""
@@ -32,7 +34,7 @@ class RadioSettings(Section):
     """How devices are drawn each round."""
     fleet_file: str | None = None
     """Measured devices (CSV or Parquet) instead of drawn ones."""
-    cycles_per_sample: float = Field(default=8e6, gt=0)
+    cycles_per_sample: float = Field(default=8e6, gt=0, le=1e18)
     """C, CPU cycles for one sample on the whole model (assumed; the paper does not say)."""
     head_step: Literal["operations", "weights"] = "operations"
     """How a head's further steps on a batch, which the paper does not have, are charged: by their share of the model's
@@ -110,6 +112,22 @@ class Accountant:
         self.settings = settings
         self.world = world
         self.fleet = settings.open_fleet(world.task.clients, world.task.seed)
+
+    def out_of_reach(self, plan: RoundPlan) -> dict[int, str]:
+        """Participants of a plan on even shares whose round would never end or cost without end, and why."""
+        if not plan.participants:
+            return {}
+        world, split = self.world, self.world.split
+        samples = world.samples(plan.participants).astype(np.int64)
+        entries = np.asarray(world.algorithm.entries(split, plan.k, plan.r))
+        outcome = RoundOutcome(None, samples * 0.0, samples, entries)  # type: ignore[arg-type]  # needs no server
+        with np.errstate(all="ignore"):
+            cost = self.bill(plan, outcome).cost
+        return {
+            client: f"its round would take {seconds:.3g} s and {joules:.3g} J; see its gain, power, clock and bandwidth"
+            for client, seconds, joules in zip(plan.participants, cost.latency_s, cost.energy_j, strict=True)
+            if seconds > LONGEST_S or joules > MOST_J
+        }
 
     def bill(self, plan: RoundPlan, outcome: RoundOutcome) -> RoundBill:
         """The costs of one round, per participant."""

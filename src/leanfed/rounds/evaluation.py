@@ -29,7 +29,7 @@ class EvaluationSettings(Section):
     """Rounds from one evaluation to the next; the last round is always evaluated."""
     per_client: bool = False
     """Write each client's accuracy into the clients table."""
-    renew_statistics: int = Field(default=0, ge=0)
+    renew_statistics: int = Field(default=0, ge=0, le=10_000)
     """Before a test, renew running statistics on this many batches of the client's own training samples; 0: do not."""
 
 

@@ -68,7 +68,7 @@ class AllocationSettings(Section):
     digits 0.02 to 0.05 took less simulated time than 0.1, and 0.02 ended a point lower)."""
     r_min: Rate = 0.5
     """Smallest keep rate of a head (plain and safe 0 as in the paper; fast 0.5, assumed)."""
-    within_rounds: int = Field(default=10, ge=0)
+    within_rounds: int = Field(default=10, ge=0, le=10_000_000)
     """Every client takes part at least once in this many rounds, where its own limits allow it (fast 10, estimated on
     the embedded digits); 0: no such guarantee (plain and safe)."""
     settle: Rate = 1 / 3

@@ -109,16 +109,30 @@ class Planner:
 
     def _own(self, number: int) -> Planned:
         """A plan with the method's own rates, on even bandwidth shares or on the min-max split."""
-        began, plan = time.perf_counter(), self.world.plan(number, self._reachable)
-        if self.settings.bandwidth == "equal":
-            return Planned(plan, time.perf_counter() - began, {})
+        began = time.perf_counter()
+        plan, reasons = self._with_a_link(self.world.plan(number, self._reachable))
+        if self.settings.bandwidth == "equal" or not plan.participants:
+            return Planned(plan, time.perf_counter() - began, reasons)
         radio, algorithm, split = self.accountant.settings, self.world.algorithm, self.world.split
         entries = algorithm.entries(split, plan.k, plan.r)
         beside = radio.value_bits * self.world.statistics_size
         exact, paper = upload_bits(algorithm, split.shared_size, entries, radio.value_bits, beside)
         problem = self._problem(number, plan.participants, fixed_share=computed_share(self.world, radio, plan.r))
         shares, _ = fastest_split(problem, exact if radio.payload == "exact" else paper, plan.r)
-        return Planned(replace(plan, share=shares), time.perf_counter() - began, {})
+        return Planned(replace(plan, share=shares), time.perf_counter() - began, reasons)
+
+    def _with_a_link(self, plan: RoundPlan) -> tuple[RoundPlan, dict[str, Any]]:
+        """The plan without devices whose link is dead in this round, and why they sit it out."""
+        out = self.accountant.out_of_reach(plan)
+        if not out:
+            return plan, {}
+        if len(out) == len(plan.participants) and plan.round == 0:
+            client, why = next(iter(out.items()))
+            raise InfeasibleError(f"No client can take part in round 0: client {client} cannot, {why}.")
+        kept = [place for place, client in enumerate(plan.participants) if client not in out]
+        participants = tuple(plan.participants[place] for place in kept)
+        reasons = {"excluded": [{"client": client, "why": why, "needs": None} for client, why in out.items()]}
+        return replace(plan, participants=participants, k=plan.k[kept], r=plan.r[kept]), reasons
 
     def _joint(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
         """A plan with optimised k, r and shares, the reasons for it, and the energy left."""

@@ -29,9 +29,9 @@ class TheorySettings(Section):
 
     every: int = Field(default=0, ge=0)
     """Rounds from one measurement to the next, starting in round 0; 0: no measurements."""
-    probes: int = Field(default=8, ge=1)
+    probes: int = Field(default=8, ge=1, le=10_000)
     """Participants probed each time."""
-    samples: int = Field(default=256, ge=1)
+    samples: int = Field(default=256, ge=1, le=1_000_000)
     """The most samples of a client that a probe uses, in place of all."""
 
 

@@ -69,7 +69,7 @@ class Participation(Section):
     """Share of the clients drawn for each round, at least one."""
     cohorts: tuple[tuple[int, ...], ...] | None = Field(default=None, min_length=1)
     """The client numbers of each round, instead of a fraction; the lists are repeated if there are more rounds."""
-    within_rounds: int | None = Field(default=None, ge=1)
+    within_rounds: int | None = Field(default=None, ge=1, le=10_000_000)
     """With the rule due: in addition to the draw, every client is asked at least once in this many rounds."""
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 import shlex
 import subprocess
@@ -18,20 +19,25 @@ from typing import Any
 import polars as pl
 import torch
 
+from leanfed.algorithms.contract import Training
+from leanfed.algorithms.local import DivergedError
 from leanfed.runs.describe import describe_world, write_devices
 from leanfed.runs.settings import Settings
-from leanfed.files import folder_lock, read_json, sha256_of, write_json, write_text
+from leanfed.errors import SettingsError, StorageError
+from leanfed.files import read_json, sha256_of, write_json, write_text
 from leanfed.quantities import Quantity, summarised
 from leanfed.results import (
     FORMAT,
     TABLES,
     RunFolder,
+    check_free,
     check_resumable,
-    create_run_folder,
     joined,
+    new_run_folder,
     write_summary,
     write_table,
 )
+from leanfed.records import RoundPlan
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.simulation.choose import choose_engine
 from leanfed.rounds.costs import Accountant
@@ -45,7 +51,9 @@ from leanfed.tasks.task import Task, build_task
 from leanfed.theory.recorded import with_bounds
 
 Listener = Callable[[RoundRecord], None]
+Notify = Callable[[str], None]
 WIRE_TYPES = {32: "float32", 16: "float16"}  # value width -> how the codec sends it
+EXPLODED, LEAST_LOSS = 1e6, 1e-3  # a loss this many times the first, which counts as no less than that
 SECRET = ("--token",)  # options whose value stays out of the folder
 TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
 
@@ -89,35 +97,55 @@ def run(
     >>> leanfed.run(leanfed.Settings(rounds=2)).rounds.height  # doctest: +SKIP
     2
     """
-    experiment = prepare(settings, data_dir, scratch=None if out is None else Path(out))
     if out is None:
-        return _play_in_memory(experiment, listen)
-    folder = create_run_folder(Path(out))
-    with folder_lock(folder.path):
+        return _play_in_memory(prepare(settings, data_dir), listen)
+    check_free(Path(out))
+    experiment = prepare(settings, data_dir, scratch=Path(out))
+    with new_run_folder(Path(out)) as folder:
         if given is not None:
             write_text(folder.given, given)
         describe(folder, experiment)
-        folder.log("start")
-        for note in settings.notes():
-            folder.log("note", text=note)
+        _log_start(folder, settings)
         return _play_in_folder(experiment, folder, listen)
 
 
 def describe(folder: RunFolder, experiment: Experiment) -> None:
-    """Write what a folder says of its run before the first round; the settings come last."""
+    """Write what a folder says of its run before the first round.
+
+    The settings come first: from then on a run that is killed can be resumed, and what is missing is written then.
+    """
     settings = experiment.settings
-    write_json(folder.environment, environment())
-    write_json(folder.world, describe_world(settings, experiment.world))
-    write_devices(folder.fleet, experiment.planner.accountant.fleet, settings.rounds)
-    write_json(folder.settings, settings.resolved())
+    if not folder.settings.is_file():
+        write_json(folder.settings, settings.resolved())
+    if not folder.environment.is_file():
+        write_json(folder.environment, environment())
+    if not folder.world.is_file():
+        write_json(folder.world, describe_world(settings, experiment.world))
+    if not folder.fleet.is_file():
+        write_devices(folder.fleet, experiment.planner.accountant.fleet, settings.rounds)
 
 
-def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Listener = lambda record: None) -> Run:
-    """Go on after a stop, bit for bit as if it had not happened; a finished run is read back."""
+def _log_start(folder: RunFolder, settings: Settings) -> None:
+    folder.log("start")
+    for note in settings.notes():
+        folder.log("note", text=note)
+
+
+def resume(
+    out: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    listen: Listener = lambda record: None,
+    notify: Notify = lambda text: None,
+) -> Run:
+    """Go on after a stop, bit for bit as if it had not happened; a finished run is read back.
+
+    `notify` hears what a user should know, for example that an earlier checkpoint stood in for a damaged one.
+    """
     folder = RunFolder(Path(out))
     check_resumable(folder)
     settings = Settings.from_values(folder.read_settings(), str(folder.settings))
-    with folder_lock(folder.path):
+    with folder.hold():
         if folder.finished:
             return Run(
                 settings,
@@ -127,8 +155,11 @@ def resume(out: str | Path, *, data_dir: str | Path | None = None, listen: Liste
                 folder.path,
             )
         experiment = prepare(settings, data_dir, scratch=folder.path)
+        describe(folder, experiment)
+        if not folder.events.is_file():  # killed before its first word
+            _log_start(folder, settings)
         folder.log("resume")
-        return _play_in_folder(experiment, folder, listen)
+        return _play_in_folder(experiment, folder, listen, notify)
 
 
 def prepare(
@@ -137,8 +168,20 @@ def prepare(
     """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused."""
     world = build_world(settings, data_dir, scratch)
     planner = Planner(settings.allocation, Accountant(settings.radio, world), settings.rounds)
-    planner.plan(0)  # refuses now what would fail in the first round
+    _check_uploads(world, planner.plan(0).plan)  # refuses now what would fail in the first round
     return Experiment(settings, world, planner)
+
+
+def _check_uploads(world: World, plan: RoundPlan) -> None:
+    """Refuse keep rates so small that a client would upload nothing and learn nothing from the others."""
+    size = world.split.shared_size
+    empty = (world.algorithm.entries(world.split, plan.k, plan.r) == 0) & (plan.k > 0)
+    if size and empty.any():
+        place = int(empty.argmax())
+        raise SettingsError(
+            f"algorithm.k = {plan.k[place]:g} leaves none of the {size} shared values for client "
+            f"{plan.participants[place]} to upload. Set it to {1 / size:.2g} or more."
+        )
 
 
 def build_world(settings: Settings, data_dir: str | Path | None = None, scratch: Path | None = None) -> World:
@@ -219,7 +262,7 @@ def _rounds(
     settings, planner = experiment.settings, experiment.planner
     for row in () if earlier is None else earlier.iter_rows(named=True):
         planner.observe(row)
-    return play(
+    records = play(
         experiment.world,
         engine,
         planner.accountant,
@@ -229,6 +272,22 @@ def _rounds(
         evaluation=settings.evaluation,
         theory=settings.theory,
     )
+    return _watched(records, settings.training, [] if earlier is None else earlier["train_loss"].drop_nulls().to_list())
+
+
+def _watched(records: Iterator[RoundRecord], training: Training, losses: list[float]) -> Iterator[RoundRecord]:
+    """The rounds, until their training loss explodes: what comes after is of no use, even where it stays finite."""
+    first = losses[0] if losses else None
+    for record in records:
+        loss = record.row["train_loss"]
+        first = loss if first is None else first
+        if loss is not None and first is not None and loss > EXPLODED * max(first, LEAST_LOSS):
+            number = record.row["round"]
+            raise DivergedError(
+                f"The training loss of round {number} is {loss:.3g}, but that of the first was {first:.3g}: the run "
+                f"diverges at learning rate {training.rate(number):g}. Lower training.learning_rate and start again."
+            )
+        yield record
 
 
 def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
@@ -248,11 +307,13 @@ def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
     return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
 
 
-def _play_in_folder(experiment: Experiment, folder: RunFolder, listen: Listener) -> Run:
+def _play_in_folder(
+    experiment: Experiment, folder: RunFolder, listen: Listener, notify: Notify = lambda text: None
+) -> Run:
     """The rounds that are left, with a checkpoint every `run.checkpoint_every` of them, then the final files."""
     settings, world = experiment.settings, experiment.world
     checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
-    progress = checkpoints.load(world) or start(world)
+    progress = _load(checkpoints, experiment, folder, notify)
     if progress.round and arrived(settings, checkpoints.tables()["rounds"]):
         return finish_folder(settings, world, folder, checkpoints.tables(), progress)
     rows: list[dict[str, pl.DataFrame]] = []
@@ -273,6 +334,26 @@ def _play_in_folder(experiment: Experiment, folder: RunFolder, listen: Listener)
             if last:
                 break
     return finish_folder(settings, world, folder, checkpoints.tables(), progress)
+
+
+def _load(checkpoints: Checkpoints, experiment: Experiment, folder: RunFolder, notify: Notify) -> Progress:
+    """Where the run stands: its newest whole checkpoint, or the beginning where none can have been saved."""
+    progress = checkpoints.load(experiment.world, fall_back=True)
+    if progress is None:
+        logged = (event.get("round") for event in folder.read_events() if event.get("event") == "round")
+        rounds = [number for number in logged if isinstance(number, int)]
+        saves = (max(rounds, default=-1) + 1) // experiment.settings.run.checkpoint_every
+        if saves > 1:  # all but the last are on disk when a round is logged
+            raise StorageError(
+                f"{folder.checkpoint} has no manifest.json, although {max(rounds) + 1} rounds have ended. Restore the "
+                f"folder from a copy, or begin again: leanfed run {folder.settings} --out {folder.path}-again"
+            )
+        return start(experiment.world)
+    if checkpoints.troubles:
+        text = f"{' '.join(checkpoints.troubles)} The run goes on from the checkpoint before, round {progress.round}."
+        folder.log("checkpoint", text=text, round=progress.round)
+        notify(text)
+    return progress
 
 
 def _log_round(folder: RunFolder, record: RoundRecord, total_s: float) -> None:
@@ -329,7 +410,7 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
     """The result in a few numbers."""
     tested = rounds.filter(pl.col("accuracy").is_not_null())
     last = tested.row(-1, named=True)
-    return {
+    summary = {
         "name": settings.name,
         "algorithm": settings.algorithm.model_dump()["name"],
         "dataset": settings.task.dataset,
@@ -345,6 +426,9 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         **{quantity.name: _over_rounds(quantity, rounds) for quantity in summarised("sum", "max", "mean")},
         **(_last_bounds(rounds) if settings.theory.every else {}),
     }
+    # JSON knows no infinity; a cost without end, of a folder that an older version filled, is left empty.
+    infinite = {name for name, value in summary.items() if isinstance(value, float) and not math.isfinite(value)}
+    return {name: None if name in infinite else value for name, value in summary.items()}
 
 
 def _over_rounds(quantity: Quantity, rounds: pl.DataFrame) -> float | None:

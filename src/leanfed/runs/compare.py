@@ -11,7 +11,7 @@ import polars as pl
 
 from leanfed.charts.costs import first_crossing
 from leanfed.charts.curves import Curve, Panel, draw_panels
-from leanfed.errors import StorageError
+from leanfed.errors import LeanfedError, StorageError
 from leanfed.quantities import Cost, Quantity, costs, scores
 from leanfed.results import RunFolder
 
@@ -56,6 +56,21 @@ def read_run(folder: RunFolder) -> ComparedRun:
     if not found.accuracy:
         raise StorageError(f"{folder.path} has no evaluated round yet. Let it run on, or lower evaluation.every.")
     return found
+
+
+def read_runs(folders: Sequence[RunFolder]) -> tuple[list[ComparedRun], list[str]]:
+    """The runs that can be read, and why each of the others is left out; refused where none is left."""
+    runs, left_out = [], []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except LeanfedError as error:
+            left_out.append(f"{folder.path} is left out: {error}")
+        except Exception as error:  # libraries answer damaged bytes with errors of any kind
+            left_out.append(f"{folder.path} is left out: it cannot be read ({type(error).__name__}: {error}).")
+    if not runs:
+        raise StorageError("No run can be compared.\n" + "\n".join(left_out))
+    return runs, left_out
 
 
 def compared(name: str, algorithm: str, rounds: pl.DataFrame) -> ComparedRun:

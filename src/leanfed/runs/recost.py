@@ -18,7 +18,7 @@ from leanfed.errors import InputError
 from leanfed.runs.build import Run, describe, prepare, summarise
 from leanfed.runs.settings import Settings
 from leanfed.files import sha256_of
-from leanfed.results import RunFolder, create_run_folder, write_summary, write_table
+from leanfed.results import RunFolder, new_run_folder, write_summary, write_table
 from leanfed.rounds.engine import RoundOutcome, empty_outcome
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.loop import shares_of, typed_frame
@@ -33,19 +33,19 @@ def recost(source: str | Path, settings: Settings, out: str | Path, *, data_dir:
     check_same_learning(kept, settings)
     experiment = prepare(settings, data_dir)
     clients, rounds = _charged(experiment.planner, kept.read_table("clients"), kept.read_table("rounds"))
-    folder = create_run_folder(Path(out))
-    describe(folder, experiment)
-    folder.log("recost", source=str(source))
-    for name, table in (("rounds", rounds), ("clients", clients)):
-        write_table(folder.table(name), table)
-    learned = [path for path in (kept.table("evaluations"), kept.weights) if path.is_file()]  # old folders lack some
-    for path in learned:
-        shutil.copyfile(path, folder.path / path.name)
-    made = [folder.table("rounds"), folder.table("clients"), *(folder.path / path.name for path in learned)]
-    sums = {path.name: sha256_of(path) for path in made}
-    summary = {**summarise(settings, experiment.world, rounds), "sha256": sums}
-    write_summary(folder, summary)
-    return Run(settings, summary, rounds, clients, folder.path)
+    with new_run_folder(Path(out)) as folder:
+        describe(folder, experiment)
+        folder.log("recost", source=str(source))
+        for name, table in (("rounds", rounds), ("clients", clients)):
+            write_table(folder.table(name), table)
+        learned = [path for path in (kept.table("evaluations"), kept.weights) if path.is_file()]  # old folders lack some
+        for path in learned:
+            shutil.copyfile(path, folder.path / path.name)
+        made = [folder.table("rounds"), folder.table("clients"), *(folder.path / path.name for path in learned)]
+        sums = {path.name: sha256_of(path) for path in made}
+        summary = {**summarise(settings, experiment.world, rounds), "sha256": sums}
+        write_summary(folder, summary)
+        return Run(settings, summary, rounds, clients, folder.path)
 
 
 def check_same_learning(kept: RunFolder, settings: Settings) -> None:
@@ -75,6 +75,8 @@ def _charged(planner: Planner, clients: pl.DataFrame, rounds: pl.DataFrame) -> t
     client_parts, round_parts = [], []
     for number in rounds["round"].to_list():
         plan, rows = planner.plan(number).plan, groups.get((number,))
+        if plan.participants != tuple([] if rows is None else rows["client"].to_list()):
+            raise InputError(f"Others take part in round {number} under this radio; such a run must be trained anew.")
         if rows is None:
             outcome = empty_outcome(None)  # type: ignore[arg-type]  # an account needs no server
             rows = clients.clear()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -27,7 +25,7 @@ from leanfed.algorithms.contract import Training
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.allocation.base import ALLOCATORS
 from leanfed.errors import SettingsError, nearest
-from leanfed.files import explained
+from leanfed.files import parse_json, parse_toml, read_text
 from leanfed.records import Section
 from leanfed.registry import Registry
 from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean
@@ -46,7 +44,7 @@ class RunSettings(Section):
     """Rounds between checkpoints; a stop loses at most what came after the last one."""
     engine: Literal["auto", "reference", "streamed", "batched", "batched-torch"] = "auto"
     """What computes a round; auto takes the fastest that fits."""
-    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
+    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=1_024)
     """Worker threads; the result does not depend on them."""
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
     """End the run at the first evaluation that reaches this accuracy; None: all rounds."""
@@ -81,9 +79,9 @@ class Settings(Section):
 
     name: str = Field(default="run", min_length=1)
     """What tables and pictures call the run."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
     """The seed of every random stream."""
-    rounds: int = Field(default=100, ge=1)
+    rounds: int = Field(default=100, ge=1, le=10_000_000)
     """T, the number of rounds."""
     task: TaskSettings = Field(default_factory=TaskSettings)
     """What is learned."""
@@ -150,13 +148,18 @@ class Settings(Section):
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Settings:
         """Read a settings file, or a run folder's settings.json; `overrides` are as on the command line."""
         path = Path(path)
-        with explained(path, "read"):
-            text = path.read_text(encoding="utf-8")
+        text, kind = read_text(path), "JSON" if path.suffix == ".json" else "TOML"
         try:
-            values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-            kind = "JSON" if path.suffix == ".json" else "TOML"
+            values = parse_json(text) if kind == "JSON" else parse_toml(text)
+        except ValueError as error:
             raise SettingsError(f"{path} is not valid {kind}: {error}. Correct that line.") from error
+        if not isinstance(values, dict):
+            raise SettingsError(
+                f"{path} holds a JSON {type(values).__name__}, but settings are an object of keys and values, as in "
+                "the settings.json of a run. Correct the file."
+            )
+        if not values and not overrides:
+            raise SettingsError(f"{path} is empty. Write what differs from the defaults, for example: rounds = 100")
         for override in overrides:
             set_value(values, override)
         return cls.from_values(values, str(path), text)
@@ -165,7 +168,14 @@ class Settings(Section):
         """What a user should know of these settings before a run."""
         reason = why_no_bound(self.algorithm, self.training) if self.theory.every else None
         theory = () if reason is None else (f"the gradient norm is recorded without Theorem 1's bound: {reason}.",)
-        return (*self.algorithm.notes(), *theory)
+        return (*self.algorithm.notes(), *theory, *self._ignored_limits())
+
+    def _ignored_limits(self) -> list[str]:
+        """Limits that were set, though nothing is planned under them."""
+        given, usual = self.allocation, AllocationSettings()
+        names = ("deadline_s", "energy_budget_j", "energy_total_j") if given.rule == "own" else ()
+        changed = [name for name in names if getattr(given, name) != getattr(usual, name)]
+        return [f"allocation.{name} has no effect with allocation.rule = 'own'." for name in changed]
 
     def resolved(self) -> dict[str, Any]:
         """Every value, defaults included, as JSON can hold it."""
@@ -178,8 +188,8 @@ def set_value(values: dict[str, Any], override: str) -> None:
     if not equals or not key.strip():
         raise SettingsError(f"--set {override!r} is not of the form section.key=value. For example: --set seed=3")
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {raw}")["value"]
+    except ValueError:
         value = raw
     *tables, last = key.strip().split(".")
     for table in tables:
@@ -223,6 +233,8 @@ def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, t
     if detail["type"] == "extra_forbidden":
         return f"{where}: unknown setting {key!r}: {nearest(location[-1], _known_keys(location[:-1], values))}"
     message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = f"must be a table of settings: write [{key}] above its keys"
     given = "" if isinstance(detail["input"], Mapping | Section) else f" is {detail['input']!r}, but"
     end = "" if message.endswith(("?", ".")) else "."
     return f"{where}: {key}{given} {message[:1].lower()}{message[1:]}{end}"

@@ -22,11 +22,11 @@ class PartitionSettings(Section):
 
     kind: Literal["class", "dirichlet", "iid"] = "dirichlet"
     """class: a client draws `classes_per_client` classes; dirichlet: class shares drawn with `alpha`; iid: uniform."""
-    clients: int = Field(default=100, ge=1)
+    clients: int = Field(default=100, ge=1, le=1_000_000)
     """N, the number of clients."""
     classes_per_client: int | None = Field(default=None, ge=1)
     """m of Class-m."""
-    alpha: float | None = Field(default=None, gt=0)
+    alpha: float | None = Field(default=None, gt=0, le=1e6)
     """Concentration of the Dirichlet split: the smaller, the more the clients differ."""
     capped: bool = True
     """Whether a client of a Dirichlet split gets no further classes once it has the average number of samples, as in
@@ -197,7 +197,8 @@ def _top_up(owners: Ints, labels: Ints, settings: PartitionSettings) -> Ints:
 def matching_counts(train_counts: Ints, available: Ints) -> Ints:
     """(clients, classes) test counts in proportion to the training counts, rounded up or down.
 
-    A client whose counts round to zero gets one sample of its largest class from the client that has most of it.
+    A client whose share rounds to nothing gets one sample of its largest class from the client richest in it, or of
+    the next class where all samples of that one are needed.
     """
     totals = train_counts.sum(axis=0)
     quotas = train_counts * np.divide(available, totals, out=np.zeros(len(totals)), where=totals > 0)
@@ -208,13 +209,25 @@ def matching_counts(train_counts: Ints, available: Ints) -> Ints:
         order = np.argsort(-(quotas - counts)[:, label], kind="stable")
         counts[order[:short], label] += 1
     for client in np.flatnonzero(counts.sum(axis=1) == 0):
-        largest = int(train_counts[client].argmax())
-        spare = np.where(counts.sum(axis=1) > 1, counts[:, largest], 0)
-        if spare.max() == 0:
-            raise DataError(f"There is no test sample left for client {client}. Lower clients.")
-        counts[int(spare.argmax()), largest] -= 1
-        counts[client, largest] += 1
+        _give_one(counts, train_counts, int(client))
     return counts
+
+
+def _give_one(counts: Ints, train_counts: Ints, client: int) -> None:
+    """One test sample to a client without any, of a class that it holds, from a client that has more than one."""
+    held = [int(label) for label in np.argsort(-train_counts[client], kind="stable") if train_counts[client, label]]
+    for label in held:
+        spare = np.where(counts.sum(axis=1) > 1, counts[:, label], 0)
+        if spare.max() > 0:
+            counts[int(spare.argmax()), label] -= 1
+            counts[client, label] += 1
+            return
+    raise DataError(
+        f"Client {client} holds training samples of {'classes' if len(held) > 1 else 'class'} "
+        f"{', '.join(map(str, sorted(held)))}, and every test sample of these is another client's only one: "
+        f"{len(counts)} clients cannot share {counts.sum()} test samples by class. Lower clients, to "
+        f"{counts.sum() // 2} or so."
+    )
 
 
 def _count(labels: Ints, owners: Ints, classes: int, clients: int) -> Ints:

@@ -34,9 +34,9 @@ class TextSettings(Section):
     pooling: Literal["cls", "mean", "pair", "distance"] = "cls"
     """What the classifier sees: the first token, the mean of all, or |u - v| and u v of two texts' means u and v; for
     "distance" the texts are encoded separately, and a scaled-up 1 - cos(u, v) comes before those."""
-    rank: int = Field(default=8, ge=1)
+    rank: int = Field(default=8, ge=1, le=4_096)
     """Rank of the adapters."""
-    scale: float = Field(default=2.0, gt=0)
+    scale: float = Field(default=2.0, gt=0, le=1e6)
     """An adapter adds scale x B A x to the output of its frozen layer (lora_alpha / rank)."""
     targets: tuple[str, ...] = ()
     """Layers that get an adapter, by the end of their names; the queries and values of attention when left out."""

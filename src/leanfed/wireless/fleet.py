@@ -20,9 +20,9 @@ from leanfed.wireless import channel
 from leanfed.wireless.units import Array, dbm_to_w
 
 Quantity = Literal["place", "cpu", "power", "fading", "shadowing"]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)]  # squares and products stay finite
+Finite = Annotated[float, Field(ge=-1e3, le=1e3, allow_inf_nan=False)]  # decibels: ratios of 1e100 and less
+NotNegative = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
 
 class FleetSettings(Section):
@@ -32,7 +32,7 @@ class FleetSettings(Section):
     10
     """
 
-    devices: int = Field(default=100, ge=1)
+    devices: int = Field(default=100, ge=1, le=1_000_000)
     """N, how many devices there are; a run takes its number of clients."""
     radius_m: Positive = 200.0
     """Devices are uniform in this disc."""

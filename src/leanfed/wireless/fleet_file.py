@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from leanfed.errors import DataError
-from leanfed.files import explained, write_atomically
+from leanfed.files import explained, read_text, write_atomically
 from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, bandwidth_in_round, path_gain
 from leanfed.wireless.fleet_columns import COLUMNS, check_values, choose_columns
 from leanfed.wireless.units import Array, dbm_to_w
@@ -126,6 +126,8 @@ def _kind(path: Path) -> str:
 
 def _read_table(path: Path) -> pl.DataFrame:
     """The file as text (CSV) or as typed columns (Parquet); numbers are parsed where row and field can be named."""
+    if _kind(path) == ".csv":
+        return _parsed(path, BytesIO(read_text(path).encode()))
     with explained(path, "read"):
         return _parsed(path, path)
 

@@ -73,6 +73,22 @@ def test_a_signal_ends_with_a_word_on_how_to_go_on(number: int, code: int, capsy
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, ended = signal.getsignal(signal.SIGINT), []
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    try:
+        with pytest.raises(typer.Exit), display_run.round_progress("run", 3, Path("runs/a"), quiet=True):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.raise_signal(signal.SIGINT)  # while the last checkpoint is written
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended == [130]
+
+
 def test_tables_are_framed_on_a_terminal_and_plain_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     summary = {"name": "x", "rounds": 3, "accuracy": 0.5, "worst_decile": 0.25, "majority_guess": 0.4, "loss": 1.0}
     costs = {"latency_s": 12.0, "energy_j": 3.0, "upload_bits": 5e9, "flops": 2e12}

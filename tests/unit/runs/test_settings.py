@@ -47,11 +47,36 @@ def read(tmp_path: Path, text: str, *changes: str) -> Settings:
         ),
         ("rounds = 0", r"s\.toml:1: rounds is 0, but input should be greater than or equal to 1"),
         ("rounds = ", r"s\.toml is not valid TOML: Invalid value"),
+        ("rounds = true", r"s\.toml:1: rounds is True, but must be a number; true is none\."),
+        ("rounds = '5'", r"s\.toml:1: rounds is '5', but must be a number; write it without quotes\."),
+        ("[radio.fleet]\ncpu_hz = [1e9, '2e9']", r"s\.toml:2: radio.fleet.cpu_hz is .* must be a number; write it"),
+        ("[radio]\nvalue_bits = '32'", r"radio.value_bits is '32', but must be a number"),
+        ("task = 3", r"s\.toml:1: task is 3, but must be a table of settings: write \[task\] above its keys\."),
+        ("[training]\nlearning_rate = 1e300", r"learning_rate is 1e\+300, but .* less than or equal to 1000"),
+        ("[training]\nbatch_size = 1000000000000", r"batch_size is .* less than or equal to 100000\."),
+        ("[training]\nlocal_epochs = 1000000000000", r"local_epochs is .* less than or equal to 10000"),
+        ("[run]\nthreads = 1000000", r"threads is .* less than or equal to 1024"),
+        ("[algorithm]\nname = 'flpdsp'\nhead_steps = 1000000000000", r"head_steps is .* less than or equal to 10000"),
+        ("# nothing\n", r"s\.toml is empty\. Write what differs"),
     ],
 )
 def test_a_refusal_names_file_line_value_and_fix(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read(tmp_path, text)
+
+
+def test_a_byte_order_mark_is_no_trouble_and_a_list_is_no_settings(tmp_path: Path) -> None:
+    assert read(tmp_path, "\ufeffrounds = 7").rounds == 7
+    (tmp_path / "s.json").write_text("[]")
+    with pytest.raises(SettingsError, match=r"s\.json holds a JSON list, but settings are an object"):
+        Settings.from_toml(tmp_path / "s.json")
+
+
+def test_whole_numbers_stand_for_floats_and_a_limit_without_effect_is_noted(tmp_path: Path) -> None:
+    settings = read(tmp_path, "[training]\nlearning_rate = 1\n[allocation]\ndeadline_s = 2")
+    assert settings.training.learning_rate == 1.0
+    assert settings.notes() == ("allocation.deadline_s has no effect with allocation.rule = 'own'.",)
+    assert Settings.from_values(settings.resolved()).training == settings.training
 
 
 def test_a_missing_file_is_explained(tmp_path: Path) -> None:

@@ -148,3 +148,10 @@ def test_an_epoch_sees_every_sample_once() -> None:
     batches = list(epoch_rows(np.arange(70), 32, stream(0, "a")))
     assert [len(batch) for batch in batches] == [32, 32, 6]
     assert sorted(np.concatenate(batches).tolist()) == list(range(70))
+
+
+def test_a_client_whose_largest_class_is_used_up_gets_a_test_sample_of_its_next() -> None:
+    train = np.array([[9, 0], [0, 9], [3, 2]])
+    assert matching_counts(train, np.array([1, 2])).tolist() == [[1, 0], [0, 1], [0, 1]]
+    with pytest.raises(DataError, match=r"Client 2 holds .* of class 0, and .* 3 clients cannot share 3 test samples"):
+        matching_counts(np.array([[9, 0], [0, 9], [3, 0]]), np.array([1, 2]))

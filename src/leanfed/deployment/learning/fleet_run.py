@@ -12,7 +12,7 @@ from leanfed.deployment.learning.config import RunConfig, read_settings
 from leanfed.deployment.learning.mail import Clock
 from leanfed.deployment.learning.server import FleetServer
 from leanfed.errors import SettingsError
-from leanfed.files import folder_lock, owner_only, read_json, write_json
+from leanfed.files import owner_only, read_json, write_json
 from leanfed.results import RunFolder, check_resumable, create_run_folder
 from leanfed.rounds.probing import TheorySettings
 from leanfed.runs.build import environment
@@ -29,7 +29,7 @@ def play_run(grid: Grid, config: RunConfig, clock: Clock | None = None) -> None:
         raise SettingsError(f"run-config: run-folder is {config.run_folder!r}, but must be an absolute path.")
     settings = read_settings(config.settings)
     folder = RunFolder(path) if config.resume else create_run_folder(path)
-    with owner_only(), folder_lock(folder.path):
+    with owner_only(), folder.hold():
         run = _reopen(folder, settings) if config.resume else _create(folder, settings, config)
         if folder.finished:
             folder.log("resume", finished=True)

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from leanfed.errors import InputError, LeanfedError
+from leanfed.files import parse_json
 from leanfed.report.live.board import Board
 from leanfed.report.live.web_access import Guard, Rules
 from leanfed.report.packing import script_json
@@ -151,7 +152,7 @@ class NotThereError(LeanfedError):
 async def _ask(reply: Callable[[Question], dict[str, Any]], request: Request) -> Response:
     """Validate a question of the planner page and answer it in a worker thread."""
     try:
-        values = json.loads(await request.body())
+        values = parse_json(await request.body())
     except ValueError as error:
         raise InputError(f"The question is not valid JSON: {error}.") from None
     try:
