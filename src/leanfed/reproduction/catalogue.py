@@ -6,6 +6,7 @@ into numbers and curves, holds the published numbers under the same labels, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,8 @@ from leanfed.registry import Registry
 from leanfed.reproduction.judging import Book, Labels, Number, Rule, Verdict, key_of
 from leanfed.reproduction.library import FinishedRun
 from leanfed.runs.settings import Settings
+
+FORMS: Final = ("plain", "safe", "fast")  # of FLPDSP-OPT: as published, with its heads kept, ours
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,13 @@ class Claim:
     paper: str  # what the paper has, in a few words
     rule: Rule
     why: str = ""  # the reason to give where it fails
+
+    @property
+    def form(self) -> str:
+        """The form of FLPDSP-OPT that is judged (plain is the published one); none where it is about others."""
+        words = {word for labels in self.rule.cells() for text in labels.values() for word in re.findall(r"\w+", text)}
+        found = [form for form in FORMS if form in words]
+        return found[0] if len(found) == 1 else ""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.charts.tables import Block, latex
 from leanfed.files import make_folder, read_json, write_text
 from leanfed.reproduction.catalogue import Entry, Line, Measured
-from leanfed.reproduction.judging import Book, Number, plain
+from leanfed.reproduction.judging import BAD, Book, Number, plain
 from leanfed.results import read_parquet, write_table
 
 FORMAT = 1
@@ -91,10 +91,17 @@ def claims_of(entry: Entry, book: Book) -> list[dict[str, Any]]:
     found = []
     for claim, verdict in entry.judged(book):
         told = plain(verdict)
-        if told["verdict"] == "fails" and claim.why:
+        if told["verdict"] in BAD and claim.why:
             told["reason"] = f"{claim.why} ({told['reason']})"
         found.append(
-            {"claim": claim.text, "kind": claim.rule.kind, "rule": claim.rule.says(), "paper": claim.paper, **told}
+            {
+                "claim": claim.text,
+                "form": claim.form,
+                "kind": claim.rule.kind,
+                "rule": claim.rule.says(),
+                "paper": claim.paper,
+                **told,
+            }
         )
     return found
 

@@ -27,6 +27,7 @@ GAIN = "points above the majority guess"
 OWN_PACE = "seconds to 95 % of its own final accuracy"
 SHOWN = {"f1": "F1"}
 GUESSED = {"accuracy": "majority_guess", "f1": "majority_f1"}  # quantity -> its key in a run's summary
+LEARNED = 0.05  # what a method has to end above the majority guess, to be said to have learned
 Value = tuple[Labels, int, float | None]
 
 
@@ -128,15 +129,23 @@ def soonest_in_every_panel(form: str, study: Study) -> Every:
     return Every(tuple(rules))
 
 
-def ends_highest(form: str, study: Study, slack: float, others: Sequence[str] | None = None) -> Every:
-    """FLPDSP-OPT's final accuracy is above the others', or below by less than `slack`."""
-    return Every(
-        tuple(
-            Less(cell(other, partition, FINAL), cell(f"FLPDSP-OPT {form}", partition, FINAL), slack)
-            for partition in study.partitions
-            for other in (study.of(EQUAL) if others is None else others)
-        )
+def learned(method: str, study: Study, points: float = LEARNED, quantity: str = FINAL) -> tuple[Less, ...]:
+    """A method ends above the majority guess in every panel: what is said of its end is said of something learned."""
+    return tuple(
+        Less(cell(GUESS, partition, quantity), cell(method, partition, quantity), -points)
+        for partition in study.partitions
     )
+
+
+def ends_highest(form: str, study: Study, slack: float) -> Every:
+    """FLPDSP-OPT's final accuracy is above the others', or below by less than `slack`, and it has learned."""
+    method = f"FLPDSP-OPT {form}"
+    ahead = (
+        Less(cell(other, partition, FINAL), cell(method, partition, FINAL), slack)
+        for partition in study.partitions
+        for other in study.of(EQUAL)
+    )
+    return Every((*ahead, *learned(method, study)))
 
 
 def loss_claims(study: Study, forms: Sequence[str]) -> list[Claim]:
