@@ -13,7 +13,7 @@ import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
 from leanfed.reproduction.catalogue import ENTRIES
 from leanfed.reproduction.evidence import claims_of, measured_of
 from leanfed.reproduction.judging import key_of
-from leanfed.reproduction.results_page import larger_table, page_text, read_results, readme_table
+from leanfed.reproduction.results_page import larger_table, page_text, read_results, readme_table, sustained_table
 from leanfed.tasks.models import build_model, default_split
 from leanfed.tasks.split import split_after
 from leanfed.tasks.text import TextSettings
@@ -105,6 +105,9 @@ def test_the_ratios_of_the_readme_are_the_committed_results() -> None:
     results = read_results(ROOT / "results/mnist-cost")
     assert results is not None
     assert re.search(r"<!-- joint -->\n(.*?)\n\n", README, re.DOTALL)[1] == readme_table(results)
+    figure = read_results(ROOT / "results/mnist-accuracy")
+    assert figure is not None
+    assert re.search(r"<!-- sustained -->\n(.*?)\n\n", README, re.DOTALL)[1] == sustained_table(figure)
     assert re.search(r"<!-- larger -->\n(.*?)\n\n", README, re.DOTALL)[1] == larger_table(ROOT / "results")
 
 

@@ -104,6 +104,8 @@ class Entry:
     claims: tuple[Claim, ...] = ()
     jobs: Callable[[Scale], Sequence[Job]] = lambda scale: ()
     measure: Callable[[Sequence[Outcome], Scale], Measured] = lambda outcomes, scale: Measured(())
+    read_off: Callable[[Sequence[Line]], Sequence[tuple[Labels, float | None]]] = lambda lines: ()
+    """Numbers of the first seed that its curves hold: results written before they were measured get them too."""
     published: Mapping[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
     form: Form = Form()
     seeds: int = 1  # of a full reproduction

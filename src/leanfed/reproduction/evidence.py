@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.charts.tables import Block, latex
 from leanfed.files import make_folder, read_json, write_text
 from leanfed.reproduction.catalogue import Entry, Line, Measured
-from leanfed.reproduction.judging import BAD, Book, Number, plain
+from leanfed.reproduction.judging import BAD, Book, Number, key_of, plain
 from leanfed.results import read_parquet, write_table
 
 FORMAT = 1
@@ -60,7 +59,10 @@ def write_evidence(
 def judge_again(folder: Path, entry: Entry) -> dict[str, Any]:
     """Today's claims and published numbers on the measured numbers of a results file; figures are drawn anew."""
     before = read_json(folder / RESULTS)
-    measured = replace(measured_of(before), lines=lines_of(folder, entry))
+    lines, known = lines_of(folder, entry), measured_of(before).values
+    there = {key_of(labels) for labels, _, _ in known}
+    read = [(labels, before["seeds"][0], v) for labels, v in entry.read_off(lines) if key_of(labels) not in there]
+    measured = Measured([*known, *read], lines)
     return write_evidence(folder, before["name"], entry, measured, about={k: before[k] for k in ABOUT})
 
 

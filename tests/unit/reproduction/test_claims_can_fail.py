@@ -33,7 +33,7 @@ from leanfed.reproduction.judging import (
     Trend,
     key_of,
 )
-from leanfed.reproduction.paper.figures import FINAL, GAIN, GUESS, OWN_PACE
+from leanfed.reproduction.paper.figures import FINAL, GAIN, GUESS, OWN_PACE, SUSTAINED
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 CLAIMS = [(name, place) for name in ENTRIES for place in range(len(ENTRIES[name].claims))]
@@ -103,7 +103,7 @@ def guessed(book: Book) -> Book:
             return 0.1 if "FedMask" in one.labels["method"] else 1.0  # whoever has the shorter rounds is first
         if "lead over" in quantity or quantity == GAIN:
             return 0.0
-        if quantity.startswith(("seconds to", "latency", "energy", "uplink", "TFLOPs")):
+        if quantity.startswith(("seconds to", SUSTAINED, "latency", "energy", "uplink", "TFLOPs")):
             return None
         if "loss" in quantity:
             return 2.3
