@@ -32,6 +32,9 @@ for them is no reproduction of the paper. Seconds to a target are those of the f
 *sustained* ones those after which no evaluation falls more than half a point below it: a curve that swings crosses
 early and comes back. Runs of the cost tables stop at their target, so these have first crossings only. A method that
 ends within five points of a majority guess is not said to have learned.
+
+Runs of 0.1.0 whose heads take further steps (`FLPDSP-OPT fast`, MNIST) charged these by multiply-adds and credited
+pruning by weights; `radio.computation` has since made it one currency (docs/results.md).
 """
 QUICK_HEAD = """# Quick results
 

@@ -51,7 +51,7 @@ PARTS: Mapping[str, Changes] = {
     SETTLED: (*FAST, "allocation.settle=0.0"),
     "fast with any k": (*FAST, "allocation.k_max=1.0"),
     "fast with one head step": (*FAST, "algorithm.name=flpdsp", "algorithm.head_steps=1"),
-    BY_WEIGHTS: (*FAST, "radio.head_step=weights"),
+    BY_WEIGHTS: (*FAST, "radio.computation=weights"),
     "FedPer with the same head steps, equal": (*OWN, *WHOLE, f"algorithm.head_steps={HEAD_STEPS['lenet5']}"),
     "FLPDSP-OPT safe": SAFE,
     "safe with r_min 0.5": (*SAFE, "allocation.r_min=0.5"),
