@@ -37,7 +37,7 @@ _SHARED: dict[str, tuple[float, float]] = {
     "value_bits": (1.0, 1024.0),
     "theta1": (0.0, np.inf),
     "theta2": (0.0, np.inf),
-    "head_work": (1.0, np.inf),
+    "head_work": (0.0, np.inf),
 }
 _WHOLE = ("base_size", "head_size", "value_bits")
 _OPTIONAL = {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "head_work": 1.0}
@@ -66,7 +66,7 @@ class Problem:
     value_bits: int  # F
     theta1: float
     theta2: float
-    head_work: float = 1.0  # of a whole head, in units of its share in Eq. (12): more where it takes further steps
+    head_work: float = 1.0  # of a whole head, over its share in Eq. (12): more by further steps, less by operations
 
     @classmethod
     def of(cls, **values: Any) -> Problem:

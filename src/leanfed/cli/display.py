@@ -75,7 +75,7 @@ def show_comparison(
 ) -> None:
     """The tables and the picture of several runs; the brief picture has accuracy over rounds and seconds only."""
     from leanfed.results import find_runs
-    from leanfed.runs.compare import draw_comparison, read_runs
+    from leanfed.runs.compare import draw_comparison, ends_at_equal_cost, read_runs
 
     found, left_out = read_runs(find_runs(list(folders)))
     runs = sorted(
@@ -86,7 +86,8 @@ def show_comparison(
     draw_comparison(runs, picture, ("rounds", "latency_s") if brief else None, loss=not brief)
     if as_json:
         made = {"picture": str(picture), **({"page": str(page)} if page else {}), "left_out": left_out}
-        typer.echo(json.dumps({"runs": [run.row(targets) for run in runs], **made}))
+        rows = [run.row(targets) for run in runs]
+        typer.echo(json.dumps({"runs": rows, "at_equal_cost": ends_at_equal_cost(runs), **made}))
         return
     show_table(_accuracy_table(runs))
     for target in targets:
@@ -111,11 +112,15 @@ def _accuracy_table(runs: Sequence[ComparedRun]) -> Table:
 
 
 def _target_table(runs: Sequence[ComparedRun], target: float) -> Table:
-    """What it cost each run to reach a target accuracy; a dash where that is not known."""
+    """What it cost each run to keep a target accuracy, and to reach it first; a dash where that is not known."""
     shown = {axis: escape(cost.word) for axis, (_, cost) in costs().items()}
-    table = Table("run", *shown.values(), title=f"to {target:.0%} accuracy")
+    title = f"to {target:.0%} accuracy: sustained (first crossing)"
+    table = Table("run", *(f"{word}: sustained (first)" for word in shown.values()), title=title)
     for run in runs:
-        spent = run.cost_of(target) or {}
-        cells = [f"{spent[axis]:.4g}" if axis in spent else "-" for axis in shown]
-        table.add_row(escape(run.name), *(cells if spent else ["not reached", *cells[1:]]))
+        first, kept = run.cost_of(target) or {}, run.sustained_cost_of(target) or {}
+        cells = [
+            f"{f'{kept[axis]:.4g}' if axis in kept else 'never'} ({first[axis]:.4g})" if axis in first else "-"
+            for axis in shown
+        ]
+        table.add_row(escape(run.name), *(cells if first else ["not reached", *cells[1:]]))
     return table

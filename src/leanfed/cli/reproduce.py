@@ -18,7 +18,11 @@ from leanfed.errors import LeanfedError
 if TYPE_CHECKING:
     from leanfed.reproduction.reproduce import Watch
 
-COLOURS = {"holds": "green", "fails": "red", "not judged": "yellow"}
+COLOURS = {
+    **dict.fromkeys(("holds", "within", "better"), "green"),
+    **dict.fromkeys(("fails", "worse"), "red"),
+    "not judged": "yellow",
+}
 
 
 def reproduce(
@@ -101,8 +105,9 @@ def _show_list(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
         return
     table = Table("name", "what", "runs", "claims held", "core minutes")
     for row in rows:
-        judged = row["holds"] + row["fails"]
-        known = f"{row['holds']} of {judged}" if judged else "-"
+        held = row["holds"] + row["within"] + row["better"]
+        judged = held + row["worse"] + row["fails"]
+        known = f"{held} of {judged}" if judged else "-"
         minutes = "-" if row["core_minutes"] is None else f"{row['core_minutes']:.1f}"
         table.add_row(row["name"], row["title"], str(row["runs"]), known, minutes)
     screen.print(table)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leanfed.charts.costs import first_crossing
+from leanfed.charts.costs import first_crossing, sustained_crossing
 from leanfed.quantities import costs, scores, spent
 from leanfed.records import Floats
 from leanfed.report.packing import floats, thinned
@@ -92,11 +92,12 @@ def band(curves: Sequence[RunCurve], axis: str, metric: str) -> Band | None:
     return Band(x, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
-def costs_of(curves: Sequence[RunCurve], target: float) -> dict[str, list[float | None]]:
-    """Every seed's cost of reaching a target, by axis; None if it is not reached."""
+def costs_of(curves: Sequence[RunCurve], target: float, *, first: bool = False) -> dict[str, list[float | None]]:
+    """Every seed's cost of reaching a target for good (or for the first time), by axis; None where it is not."""
+    crossing = first_crossing if first else sustained_crossing
     return {
         axis: [
-            first_crossing(curve.spent[axis].tolist(), curve.value["accuracy"].tolist(), target)
+            crossing(curve.spent[axis].tolist(), curve.value["accuracy"].tolist(), target)
             if axis in curve.spent
             else None
             for curve in curves

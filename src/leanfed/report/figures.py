@@ -174,7 +174,7 @@ def _targets_table(data: Data) -> str:
             cells = [_cost(row, axis) for axis in shown]
             published = [f"{row['paper']['seconds']:.4g}" if "paper" in row else "-"] if paper else []
             rows.append([label, *cells, *published])
-        blocks.append(Block(f"to {100 * target['target']:g} % accuracy", head, rows))
+        blocks.append(Block(f"to {100 * target['target']:g} % accuracy, sustained (first crossing)", head, rows))
     return latex(blocks, caption="Cost of reaching a target accuracy", label="tab:leanfed-targets")
 
 
@@ -182,8 +182,10 @@ def _cost(row: Mapping[str, Any], axis: str) -> str:
     if row["mean"][axis] is None and row["reached"] == row["of"] > 0:  # rows of an older version lack this cost
         return "-"
     if row["mean"][axis] is None:
-        return f"{row['reached']} of {row['of']} seeds" if row["reached"] else "not reached"
-    return f"{row['mean'][axis]:.4g}"
+        first = "not reached" if row["first"][axis] is None else f"never ({row['first'][axis]:.4g})"
+        return f"{row['reached']} of {row['of']} seeds" if row["reached"] else first
+    first = row["first"][axis]
+    return f"{row['mean'][axis]:.4g}" + ("" if first is None else f" ({first:.4g})")
 
 
 def _cell(values: list[float], decimals: int | None) -> str:

@@ -6,6 +6,7 @@ into numbers and curves, holds the published numbers under the same labels, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,8 @@ from leanfed.registry import Registry
 from leanfed.reproduction.judging import Book, Labels, Number, Rule, Verdict, key_of
 from leanfed.reproduction.library import FinishedRun
 from leanfed.runs.settings import Settings
+
+FORMS: Final = ("plain", "safe", "fast")  # of FLPDSP-OPT: as published, with its heads kept, ours
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,13 @@ class Claim:
     rule: Rule
     why: str = ""  # the reason given if it fails
 
+    @property
+    def form(self) -> str:
+        """The form of FLPDSP-OPT that is judged (plain is the published one); none where it is about others."""
+        words = {word for labels in self.rule.cells() for text in labels.values() for word in re.findall(r"\w+", text)}
+        found = [form for form in FORMS if form in words]
+        return found[0] if len(found) == 1 else ""
+
 
 @dataclass(frozen=True)
 class Form:
@@ -94,6 +104,8 @@ class Entry:
     claims: tuple[Claim, ...] = ()
     jobs: Callable[[Scale], Sequence[Job]] = lambda scale: ()
     measure: Callable[[Sequence[Outcome], Scale], Measured] = lambda outcomes, scale: Measured(())
+    read_off: Callable[[Sequence[Line]], Sequence[tuple[Labels, float | None]]] = lambda lines: ()
+    """Numbers of the first seed that its curves hold: results written before they were measured get them too."""
     published: Mapping[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
     form: Form = Form()
     seeds: int = 1  # of a full reproduction

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.charts.tables import Block, latex
 from leanfed.files import make_folder, read_json, write_text
 from leanfed.reproduction.catalogue import Entry, Line, Measured
-from leanfed.reproduction.judging import Book, Number, plain
+from leanfed.reproduction.judging import BAD, Book, Number, key_of, plain
 from leanfed.results import read_parquet, write_table
 
 FORMAT = 1
@@ -60,7 +59,10 @@ def write_evidence(
 def judge_again(folder: Path, entry: Entry) -> dict[str, Any]:
     """Judge the measured numbers of a results file by the current claims and published numbers; redraws figures."""
     before = read_json(folder / RESULTS)
-    measured = replace(measured_of(before), lines=lines_of(folder, entry))
+    lines, known = lines_of(folder, entry), measured_of(before).values
+    there = {key_of(labels) for labels, _, _ in known}
+    read = [(labels, before["seeds"][0], v) for labels, v in entry.read_off(lines) if key_of(labels) not in there]
+    measured = Measured([*known, *read], lines)
     return write_evidence(folder, before["name"], entry, measured, about={k: before[k] for k in ABOUT})
 
 
@@ -90,11 +92,18 @@ def claims_of(entry: Entry, book: Book) -> list[dict[str, Any]]:
     """Every claim with the paper's result, ours, and the verdict with its reason."""
     found = []
     for claim, verdict in entry.judged(book):
-        judged = plain(verdict)
-        if judged["verdict"] == "fails" and claim.why:
-            judged["reason"] = f"{claim.why} ({judged['reason']})"
+        told = plain(verdict)
+        if told["verdict"] in BAD and claim.why:
+            told["reason"] = f"{claim.why} ({told['reason']})"
         found.append(
-            {"claim": claim.text, "kind": claim.rule.kind, "rule": claim.rule.says(), "paper": claim.paper, **judged}
+            {
+                "claim": claim.text,
+                "form": claim.form,
+                "kind": claim.rule.kind,
+                "rule": claim.rule.says(),
+                "paper": claim.paper,
+                **told,
+            }
         )
     return found
 

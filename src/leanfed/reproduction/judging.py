@@ -1,24 +1,29 @@
 """Rules that judge a claim on numbers: orderings, ratios and trends, seed by seed.
 
-A value of None means that a target was not reached: as a cost it is larger than any number. What was not measured at
-all is not judged.
+A value of None was not reached (an accuracy that a run never had): as a cost it is larger than any number. What was not
+measured at all is not judged, and neither is a claim of which a part was not measured. Where the paper states a value,
+the verdict is two-sided: within its range, better or worse.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final, get_args
 
 from typing_extensions import override
 
 Labels = Mapping[str, str]
 Values = Mapping[int, float | None]
 SHOWN, REASONS = 8, 3  # parts of a claim that are shown one by one, and reasons of those that fail
-Outcome = Literal["holds", "fails", "not judged"]
+Outcome = Literal["holds", "within", "better", "worse", "fails", "not judged"]
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+GOOD: Final = ("holds", "within", "better")  # what the claim says is so, or more than so
+BAD: Final = ("worse", "fails")
 
 
 def key_of(labels: Labels) -> tuple[tuple[str, str], ...]:
@@ -85,41 +90,76 @@ class Rule(ABC):
     def says(self) -> str:
         """The rule and its bounds as a phrase, for the results page."""
 
+    @abstractmethod
+    def cells(self) -> tuple[Labels, ...]:
+        """Labels of all numbers that the verdict depends on."""
+
 
 @final
 @dataclass(frozen=True)
 class Ratio(Rule):
-    """a / b, taken seed by seed, is on average at most `at_most` (and at least `at_least`)."""
+    """a / b, taken seed by seed, is on average below a bound."""
 
     a: Labels
     b: Labels
-    at_most: float = math.inf
-    at_least: float = 0.0
+    below: float
     kind = "ratio"
 
     def judge(self, book: Book) -> Verdict:
-        """A ratio fails if a was not reached; it is not judged if b was not reached."""
-        a, b = book.ours(self.a), book.ours(self.b)
-        seeds = sorted(a.keys() & b.keys())
-        if not seeds:
-            return NOT_MEASURED
-        if any(a[seed] is None for seed in seeds):
-            return Verdict("fails", "not reached", reason="not reached")
-        if any(b[seed] is None for seed in seeds):
-            return Verdict("not judged", "no yardstick", reason="the yardstick is not reached")
-        ratios = [float(a[seed] or 0.0) / float(b[seed] or math.nan) for seed in seeds]
+        """A ratio whose a is not reached fails; one whose b is not reached is not judged."""
+        ratios = _ratios(book, self.a, self.b)
+        if isinstance(ratios, Verdict):
+            return ratios
         mean = sum(ratios) / len(ratios)
-        holds = self.at_least <= mean <= self.at_most
-        return Verdict.of(holds, spread(ratios), ratios, f"{mean:.2f} is not {self._bounds()}")
+        return Verdict.of(mean < self.below, spread(ratios), ratios, f"{mean:.2f} is not below {self.below:.3g}")
 
     @override
     def says(self) -> str:
-        return f"{phrase(self.a)} over {phrase(self.b)}, mean of seeds {self._bounds()}"
+        return f"{phrase(self.a)} over {phrase(self.b)}, mean of seeds below {self.below:.3g}"
 
-    def _bounds(self) -> str:
-        low = f"at least {self.at_least:.3g}" if self.at_least > 0.0 else ""
-        high = f"at most {self.at_most:.3g}" if self.at_most < math.inf else ""
-        return " and ".join(part for part in (low, high) if part)
+    @override
+    def cells(self) -> tuple[Labels, ...]:
+        return self.a, self.b
+
+
+@final
+@dataclass(frozen=True)
+class Share(Rule):
+    """a / b, taken seed by seed, is on average what the paper states, up to a factor `room` either way.
+
+    The three verdicts are within the range, better (a smaller share) and worse (a larger one, or a not reached).
+    """
+
+    a: Labels
+    b: Labels
+    paper: float
+    room: float = 1.1
+    kind = "share"
+
+    def judge(self, book: Book) -> Verdict:
+        """A share whose a is not reached is worse; one whose b is not reached is not judged."""
+        ratios = _ratios(book, self.a, self.b)
+        if isinstance(ratios, Verdict):
+            return replace(ratios, outcome="worse") if ratios.outcome == "fails" else ratios
+        mean = sum(ratios) / len(ratios)
+        low, high = self.range
+        outcome: Outcome = "better" if mean < low else "worse" if mean > high else "within"
+        reason = "" if outcome == "within" else f"{mean:.2f} is not within {low:.2f} to {high:.2f}"
+        return Verdict(outcome, spread(ratios), tuple(ratios), reason)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """What counts as the paper's share."""
+        return self.paper / self.room, self.paper * self.room
+
+    @override
+    def says(self) -> str:
+        low, high = self.range
+        return f"{phrase(self.a)} over {phrase(self.b)}, mean of seeds within {low:.3f} to {high:.3f}"
+
+    @override
+    def cells(self) -> tuple[Labels, ...]:
+        return self.a, self.b
 
 
 @final
@@ -142,12 +182,49 @@ class Less(Rule):
         ours = f"{average(x for x, _ in pairs)} against {average(y for _, y in pairs)}"
         wrong = [seed for seed, (x, y) in zip(seeds, pairs, strict=True) if not x < y + self.slack]
         differences = [x - y for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
-        return Verdict.of(not wrong, ours, differences, f"{compared(self.a, self.b)}: {ours}")
+        asked = f", which lack {-self.slack:g}" if self.slack < 0 else ""
+        return Verdict.of(not wrong, ours, differences, f"{compared(self.a, self.b)}: {ours}{asked}")
 
     @override
     def says(self) -> str:
-        slack = f" + {self.slack:g}" if self.slack else ""
+        slack = f" {'+' if self.slack > 0 else '-'} {abs(self.slack):g}" if self.slack else ""
         return f"{phrase(self.a)} < {phrase(self.b)}{slack} in every seed"
+
+    @override
+    def cells(self) -> tuple[Labels, ...]:
+        return self.a, self.b
+
+
+@final
+@dataclass(frozen=True)
+class Near(Rule):
+    """a and b differ by at most `within` in every seed, whichever is larger."""
+
+    a: Labels
+    b: Labels
+    within: float
+    kind = "likeness"
+
+    def judge(self, book: Book) -> Verdict:
+        """What is not reached is near nothing."""
+        a, b = book.ours(self.a), book.ours(self.b)
+        seeds = sorted(a.keys() & b.keys())
+        if not seeds:
+            return NOT_MEASURED
+        pairs = [(_cost(a[seed]), _cost(b[seed])) for seed in seeds]
+        ours = f"{average(x for x, _ in pairs)} against {average(y for _, y in pairs)}"
+        apart = [abs(x - y) for x, y in pairs]
+        holds = all(gap <= self.within for gap in apart)
+        reason = f"{compared(self.a, self.b)}: {ours}, more than {self.within:g} apart"
+        return Verdict.of(holds, ours, [gap for gap in apart if math.isfinite(gap)], reason)
+
+    @override
+    def says(self) -> str:
+        return f"{phrase(self.a)} within {self.within:g} of {phrase(self.b)} in every seed"
+
+    @override
+    def cells(self) -> tuple[Labels, ...]:
+        return self.a, self.b
 
 
 @final
@@ -176,6 +253,10 @@ class Bound(Rule):
     def says(self) -> str:
         return f"{phrase(self.a)} {self._bounds()}"
 
+    @override
+    def cells(self) -> tuple[Labels, ...]:
+        return (self.a,)
+
     def _bounds(self) -> str:
         low = f"above {self.above:g}" if self.above > -math.inf else ""
         high = f"below {self.below:g}" if self.below < math.inf else ""
@@ -185,7 +266,10 @@ class Bound(Rule):
 @final
 @dataclass(frozen=True)
 class Trend(Rule):
-    """The means of a series rise (or, with rising = False, fall); a step may go wrong by at most `slack`."""
+    """The means of a series rise (or, with rising = False, fall) at every step, and a level step is none.
+
+    With `slack` a step may go wrong by less than that, and the ends have to differ by more than it.
+    """
 
     series: tuple[Labels, ...]
     rising: bool = True
@@ -193,14 +277,14 @@ class Trend(Rule):
     kind = "trend"
 
     def judge(self, book: Book) -> Verdict:
-        """The first and last means are compared too: a constant series has no trend."""
+        """Two in a row that are not reached are level."""
         columns = [book.ours(labels) for labels in self.series]
         if not all(columns):
             return NOT_MEASURED
         means = [_cost(Number({}, None, column).mean) for column in columns]
         sign = 1 if self.rising else -1
         steps = [sign * (after - before) for before, after in pairwise(means)]
-        holds = all(step >= -self.slack for step in steps) and sign * (means[-1] - means[0]) > 0
+        holds = all(step > -self.slack for step in steps) and sign * (means[-1] - means[0]) > self.slack
         ours = ", ".join(average([mean]) for mean in means)
         return Verdict.of(holds, ours, means, f"{ours} does not {'rise' if self.rising else 'fall'} throughout")
 
@@ -211,11 +295,15 @@ class Trend(Rule):
             f"{'rises' if self.rising else 'falls'} over {'; '.join(phrase(labels) for labels in self.series)}{slack}"
         )
 
+    @override
+    def cells(self) -> tuple[Labels, ...]:
+        return self.series
+
 
 @final
 @dataclass(frozen=True)
 class Every(Rule):
-    """All of several rules hold; rules that cannot be judged are ignored unless that is all of them."""
+    """All of several rules hold; one that fails makes it fail, and one that was not measured leaves it not judged."""
 
     rules: tuple[Rule, ...]
 
@@ -230,17 +318,41 @@ class Every(Rule):
         judged = [part for part in parts if part.outcome != "not judged"]
         if not judged:
             return NOT_MEASURED
-        held = sum(part.outcome == "holds" for part in judged)
+        outcome = _together([part.outcome for part in parts])
         each = ": " + "; ".join(part.ours for part in parts) if len(parts) <= SHOWN else ""
-        reasons = list(dict.fromkeys(part.reason for part in judged if part.outcome == "fails"))
+        reasons = list(dict.fromkeys(part.reason for part in judged if part.reason and part.outcome not in GOOD))
+        if outcome == "not judged":
+            reasons = [f"{len(parts) - len(judged)} of {len(parts)} parts were not measured"]
+        elif outcome == "better":
+            reasons = [part.reason for part in judged if part.outcome == "better"]
         more = f"; and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
-        return Verdict.of(
-            held == len(judged), f"{held} of {len(judged)}{each}", reason="; ".join(reasons[:REASONS]) + more
-        )
+        return Verdict(outcome, f"{_counted(parts)}{each}", reason="; ".join(reasons[:REASONS]) + more)
 
     @override
     def says(self) -> str:
         return " and ".join(rule.says() for rule in self.rules)
+
+    @override
+    def cells(self) -> tuple[Labels, ...]:
+        return tuple(labels for rule in self.rules for labels in rule.cells())
+
+
+def _together(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcome of a claim whose parts have these: the first of the list that any of them has."""
+    order: tuple[Outcome, ...] = ("fails", "worse", "not judged", "better", "within", "holds")
+    return next(word for word in order if word in outcomes)
+
+
+def _counted(parts: Sequence[Verdict]) -> str:
+    """How many parts hold; where some are two-sided, how many are within, better and worse."""
+    counts = Counter(part.outcome for part in parts)
+    judged = len(parts) - counts["not judged"]
+    words = [f"{counts[word]} {word}" for word in OUTCOMES[1:4] if counts[word]]
+    if not words:
+        return f"{counts['holds']} of {judged}"
+    words += [f"{counts['holds']} hold"] if counts["holds"] else []
+    words += [f"{counts['fails']} fail"] if counts["fails"] else []
+    return ", ".join(words)
 
 
 def lowest(a: Labels, others: Sequence[Labels]) -> Every:
@@ -288,6 +400,19 @@ def average(values: Iterable[float]) -> str:
         return "not reached"
     mean = f"{sum(reached) / len(reached):.4g}"
     return mean if len(reached) == len(listed) else f"{mean} in {len(reached)} of {len(listed)} seeds"
+
+
+def _ratios(book: Book, a: Labels, b: Labels) -> list[float] | Verdict:
+    """a / b of every seed that has both, or the verdict where there is none."""
+    x, y = book.ours(a), book.ours(b)
+    seeds = sorted(x.keys() & y.keys())
+    if not seeds:
+        return NOT_MEASURED
+    if any(x[seed] is None for seed in seeds):
+        return Verdict("fails", "not reached", reason="not reached")
+    if any(y[seed] is None for seed in seeds):
+        return Verdict("not judged", "no yardstick", reason="the yardstick is not reached")
+    return [float(x[seed] or 0.0) / float(y[seed] or math.nan) for seed in seeds]
 
 
 def _cost(value: float | None) -> float:

@@ -73,6 +73,8 @@ def kept_settings(folder: RunFolder) -> Settings | None:
     """
     try:
         values = folder.read_settings()
+        if _two_currencies(values):
+            return None
         felt = _relevant(values["allocation"])
         found = Settings.from_values({**values, "allocation": felt}, str(folder.settings))
     except (LeanfedError, KeyError):
@@ -82,6 +84,13 @@ def kept_settings(folder: RunFolder) -> Settings | None:
         known = _relevant(today["allocation"]).keys(), today["algorithm"].keys()
         return found if known == (felt.keys(), values["algorithm"].keys()) else None
     return found
+
+
+def _two_currencies(values: Mapping[str, Any]) -> bool:
+    """Whether further head steps were charged by operations and pruning by weights, as version 0.1.0 did by default."""
+    steps = values["algorithm"].get("head_steps", 1)
+    planned = values["allocation"]["rule"] == "joint" and values["allocation"].get("form") == "fast"  # chooses them
+    return bool(values["radio"].get("head_step") == "operations" and (steps != 1 or planned))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
 from leanfed.errors import LeanfedError
 from leanfed.reproduction.catalogue import ENTRIES, Entry, Job, Outcome, Scale
 from leanfed.reproduction.evidence import judge_again, write_evidence
+from leanfed.reproduction.judging import OUTCOMES
 from leanfed.reproduction.library import RunLibrary, content_key, job_digest, learning_key
 from leanfed.reproduction.results_page import read_results, write_page
 from leanfed.results import RunFolder
@@ -184,14 +185,14 @@ def listed(out: Path) -> list[dict[str, Any]]:
         entry = ENTRIES[name]
         known = read_results(out / name)
         verdicts = [claim["verdict"] for claim in known["claims"]] if known else []
+        counts: dict[str, int] = {word: verdicts.count(word) for word in OUTCOMES}
         rows.append(
             {
                 "name": name,
                 "title": entry.title,
                 "place": entry.place,
                 "runs": len(entry.jobs(entry.scale(None, False))),
-                "holds": verdicts.count("holds"),
-                "fails": verdicts.count("fails"),
+                **counts,
                 "claims": len(entry.claims),
                 "core_minutes": known["core_minutes"] if known else None,
             }

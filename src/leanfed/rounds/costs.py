@@ -36,9 +36,9 @@ class RadioSettings(Section):
     """Measured devices (CSV or Parquet) instead of drawn ones."""
     cycles_per_sample: float = Field(default=8e6, gt=0, le=1e18)
     """C, CPU cycles for one sample on the whole model (assumed; the paper does not say)."""
-    head_step: Literal["operations", "weights"] = "operations"
-    """How a head's further steps on a batch, which the paper does not have, are charged: by their share of the model's
-    multiply-adds, or by their share of its weights as in Eq. (12)."""
+    computation: Literal["weights", "operations"] = "weights"
+    """What computation is counted in, for all of it: what pruning saves, a head's further steps, the planner and the
+    charges. By weights as in the paper's Eq. (12), or by the multiply-adds of base and head."""
     payload: Literal["exact", "paper"] = "exact"
     """The bits that latency and energy are charged for: the exact count, or the paper's S."""
     value_bits: Literal[16, 32, 64] = 32
@@ -47,6 +47,19 @@ class RadioSettings(Section):
     """The broadcast of the shared part: free as in the paper, or at 33 dBm to the worst participant."""
     wire: bool = False
     """Send every update through the real codec and measure its bytes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_currency(cls, values: Any) -> Any:
+        """Refuse the key of version 0.1.0, but for the whole table of a run folder: finished ones are read back."""
+        if not isinstance(values, dict) or "head_step" not in values:
+            return values
+        rest = {name: value for name, value in values.items() if name != "head_step"}
+        if rest.keys() < cls.model_fields.keys() - {"computation"}:
+            raise ValueError(
+                "head_step is gone: computation = 'weights' or 'operations' rules pruning and head steps alike"
+            )
+        return rest
 
     @model_validator(mode="after")
     def _the_codec_has_no_64_bit_values(self) -> RadioSettings:
@@ -148,21 +161,52 @@ class Accountant:
         return RoundBill(cost, exact, paper, outcome.coded_bits)
 
 
-def head_work(world: World, radio: RadioSettings) -> float:
-    """Work of an unpruned head in a round, in units of the head's share in Eq. (12): 1 for one step per batch."""
+@dataclass(frozen=True)
+class StepWork:
+    """What a client computes on a sample, as shares of a step of the whole model: base and head make 1."""
+
+    base: float
+    head: float
+    further: float  # one more step of the head on features that are there already
+
+
+def step_work(world: World, radio: RadioSettings) -> StepWork:
+    """The shares by weights, d_B/d and d_P/d as in Eq. (12), or by multiply-adds.
+
+    Multiply-adds are known by part where a model can be cut. Where it cannot, pruning saves by weights and a further
+    step takes the whole way again.
+    """
+    weights = world.split.private_size / world.split.size
+    if radio.computation == "weights":
+        return StepWork(1.0 - weights, weights, weights)
+    operations = world.head_step_share
+    if operations == 1.0:
+        return StepWork(1.0 - weights, weights, operations)
+    return StepWork(1.0 - operations, operations, operations)
+
+
+def planned_work(world: World, radio: RadioSettings) -> tuple[float, float]:
+    """(cycles, head_work) of a Problem, which knows sizes in weights: C in units of its own, and a head's in d_P/d.
+
+    The base then takes C times its share, and a whole head with its further steps C times theirs.
+    """
     split, more = world.split, world.algorithm.steps_of_head - 1
-    if not more:
-        return 1.0
-    weights = split.private_size / split.size
-    return 1.0 + more * (1.0 if radio.head_step == "weights" else world.head_step_share / weights)
+    if radio.computation == "weights" or not split.private_size:
+        return 1.0, 1.0 + more
+    work = step_work(world, radio)
+    cycles = work.base / (split.shared_size / split.size)
+    return cycles, (work.head + more * work.further) / (split.private_size / split.size) / cycles
 
 
 def computed_share(world: World, radio: RadioSettings, r: Floats) -> Floats:
-    """Work of clients at keep rates r, further head steps included, as a share of a step of the whole model."""
-    split = world.split
-    more = (head_work(world, radio) - 1.0) * split.private_size / split.size
-    pruned = world.algorithm.prunable(split)
-    return np.asarray(cost.computed_share(split.size - pruned, pruned, r) + r * more)
+    """Share of a model's step that clients compute at keep rates r, with what their heads' further steps add."""
+    split, work = world.split, step_work(world, radio)
+    pruned, more = world.algorithm.prunable(split), world.algorithm.steps_of_head - 1
+    if radio.computation == "weights" or pruned == split.size:  # all of a model has the same share in either
+        kept = cost.computed_share(split.size - pruned, pruned, r)
+    else:
+        kept = np.asarray(1.0 - (1.0 - r) * (work.head if pruned else 0.0))
+    return np.asarray(kept + r * more * work.further)
 
 
 def upload_bits(

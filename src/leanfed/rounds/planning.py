@@ -22,7 +22,7 @@ from leanfed.allocation.rules import fastest_rates, fastest_split
 from leanfed.allocation.solution import Solution, Status
 from leanfed.errors import InfeasibleError, InputError
 from leanfed.records import Floats, Ints, RoundPlan
-from leanfed.rounds.costs import Accountant, computed_share, head_work, of_participants, upload_bits
+from leanfed.rounds.costs import Accountant, computed_share, of_participants, planned_work, upload_bits
 from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.selection import overdue
 from leanfed.theory.bound import theta1, theta2
@@ -211,7 +211,8 @@ class Planner:
         settings, radio, split = self.settings, self.accountant.settings, self.world.split
         state = of_participants(self.accountant.fleet.state(number), cohort)
         fixed = fixed_share is not None
-        share = np.ones(len(cohort)) if fixed_share is None else fixed_share
+        cycles, head_work = (1.0, 1.0) if fixed else planned_work(self.world, radio)
+        share = np.full(len(cohort), cycles) if fixed_share is None else fixed_share
         return Problem.of(
             weights=self.world.task.gamma[list(cohort)],
             channel_gain=state.gain,
@@ -229,7 +230,7 @@ class Planner:
             noise_w_per_hz=state.noise_w_per_hz,
             base_size=split.shared_size,
             head_size=0 if fixed else split.private_size,
-            head_work=1.0 if fixed else head_work(self.world, radio),
+            head_work=head_work,
             value_bits=radio.value_bits,
             theta1=settings.theta1,
             theta2=settings.theta2,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
 
-from leanfed.charts.costs import first_crossing
+from leanfed.charts.costs import first_crossing, score_at, sustained_crossing
 from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.errors import LeanfedError, StorageError
 from leanfed.quantities import Cost, Quantity, costs, scores
@@ -31,7 +31,14 @@ class ComparedRun:
 
     def cost_of(self, target: float) -> dict[str, float] | None:
         """ToA@target: every cost at the first crossing of a target accuracy; nothing if it is not reached."""
-        reached = {axis: first_crossing(spent, self.accuracy, target) for axis, spent in self.spent.items()}
+        return self._crossed(first_crossing, target)
+
+    def sustained_cost_of(self, target: float) -> dict[str, float] | None:
+        """Every cost at the crossing after which the target accuracy is kept; nothing if it is not."""
+        return self._crossed(sustained_crossing, target)
+
+    def _crossed(self, crossing: Callable[..., float | None], target: float) -> dict[str, float] | None:
+        reached = {axis: crossing(spent, self.accuracy, target) for axis, spent in self.spent.items()}
         return {axis: cost for axis, cost in reached.items() if cost is not None} or None
 
     def row(self, targets: Sequence[float]) -> dict[str, object]:
@@ -45,8 +52,23 @@ class ComparedRun:
             "worst_decile": self.worst_decile[-1] if self.worst_decile else None,
             "majority_guess": None if math.isnan(self.majority_guess) else self.majority_guess,
             **({"f1": self.f1[-1]} if self.f1 else {}),
+            "sustained_time_to_accuracy": {f"{target:g}": self.sustained_cost_of(target) for target in targets},
             "time_to_accuracy": {f"{target:g}": self.cost_of(target) for target in targets},
         }
+
+
+def ends_at_equal_cost(runs: Sequence[ComparedRun]) -> dict[str, dict[str, object]]:
+    """By axis: the cost at which the first of the runs ends, and every run's accuracy there.
+
+    Runs of as many rounds may have spent very different seconds and joules. Nothing is told of a run that had not been
+    evaluated by then, and no axis that a run lacks.
+    """
+    ends: dict[str, dict[str, object]] = {}
+    for axis in costs():
+        if runs and all(axis in run.spent for run in runs):
+            moment = min(run.spent[axis][-1] for run in runs)
+            ends[axis] = {"at": moment, "accuracy": [score_at(run.spent[axis], run.accuracy, moment) for run in runs]}
+    return ends
 
 
 def read_run(folder: RunFolder) -> ComparedRun:

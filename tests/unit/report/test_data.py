@@ -92,6 +92,7 @@ def test_costs_of_a_target_are_interpolated(run: Path) -> None:
     assert row["mean"]["latency_s"] == pytest.approx(1.0)
     assert row["mean"]["gigabits"] == pytest.approx(2.5)
     assert (row["reached"], row["of"]) == (1, 1)
+    assert row["first"] == row["mean"]  # the curve only rises
 
 
 def test_seeds_make_a_band_between_the_lowest_and_the_highest() -> None:

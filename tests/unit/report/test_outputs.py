@@ -89,7 +89,7 @@ def test_figures_and_tables_for_papers(tmp_path: Path) -> None:
     assert r"a\_b \& 50 \% \$x\$ \{\textbackslash{}y\}" in table
     assert r"\begin{tabular}" in table
     # 0.8 is reached a third of the way from 0.7 after round 3 to 1.0 after round 4.
-    assert "3.333" in table
+    assert "3.333 (3.333)" in table  # sustained, and the first crossing
 
 
 def test_the_plotting_script_stands_in_the_page_without_a_wrapper() -> None:

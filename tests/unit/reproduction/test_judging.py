@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from leanfed.reproduction.judging import Book, Bound, Every, Less, Number, Ratio, Rule, Trend, lowest, spread
+from leanfed.reproduction.judging import (
+    Book,
+    Bound,
+    Every,
+    Less,
+    Near,
+    Number,
+    Ratio,
+    Rule,
+    Share,
+    Trend,
+    lowest,
+    spread,
+)
 
 A, B, C, NEVER, NONE = ({"method": name} for name in ("a", "b", "c", "never", "none"))
+
+A_OVER_B = "0.62 (0.50-0.75, 2)"
 
 
 @pytest.fixture
@@ -24,15 +39,29 @@ def book() -> Book:
 @pytest.mark.parametrize(
     ("rule", "outcome", "ours"),
     [
-        (Ratio(A, B, at_most=0.63), "holds", "0.62 (0.50-0.75, 2)"),  # (2/4 + 3/4) / 2 = 0.625
-        (Ratio(A, B, at_most=0.62), "fails", "0.62 (0.50-0.75, 2)"),
-        (Ratio(A, B, at_least=0.63), "fails", "0.62 (0.50-0.75, 2)"),
-        (Ratio(NEVER, B, at_most=9), "fails", "not reached"),
-        (Ratio(A, NEVER, at_most=9), "not judged", "no yardstick"),
-        (Ratio(A, NONE, at_most=9), "not judged", "not measured"),
+        (Ratio(A, B, below=0.63), "holds", "0.62 (0.50-0.75, 2)"),  # (2/4 + 3/4) / 2 = 0.625
+        (Ratio(A, B, below=0.625), "fails", "0.62 (0.50-0.75, 2)"),
+        (Ratio(NEVER, B, below=9), "fails", "not reached"),
+        (Ratio(A, NEVER, below=9), "not judged", "no yardstick"),
+        (Ratio(A, NONE, below=9), "not judged", "not measured"),
+        (Share(A, B, 0.6), "within", "0.62 (0.50-0.75, 2)"),  # 0.545 to 0.66
+        (Share(A, B, 0.68), "within", "0.62 (0.50-0.75, 2)"),  # 0.618 to 0.748
+        (Share(A, B, 0.69), "better", "0.62 (0.50-0.75, 2)"),  # 0.627 to 0.759
+        (Share(A, B, 0.56), "worse", "0.62 (0.50-0.75, 2)"),  # 0.509 to 0.616
+        (Share(NEVER, B, 0.6), "worse", "not reached"),
+        (Share(A, NEVER, 0.6), "not judged", "no yardstick"),
+        (Share(A, NONE, 0.6), "not judged", "not measured"),
         (Less(A, B), "holds", "2.5 against 4"),
         (Less(A, C), "fails", "2.5 against 2.5"),  # lower in seed 0, higher in seed 1
         (Less(A, C, slack=1.1), "holds", "2.5 against 2.5"),
+        (Less(A, B, slack=-0.9), "holds", "2.5 against 4"),  # lower by more than 0.9: by 2 and by 1
+        (Less(A, B, slack=-1.1), "fails", "2.5 against 4"),
+        (Near(A, C, 1.0), "holds", "2.5 against 2.5"),  # one above, one below, by 1
+        (Near(A, C, 0.9), "fails", "2.5 against 2.5"),
+        (Near(A, B, 2.0), "holds", "2.5 against 4"),
+        (Near(B, A, 1.9), "fails", "4 against 2.5"),  # whichever is larger
+        (Near(A, NEVER, 9.0), "fails", "2.5 against 1 in 1 of 2 seeds"),
+        (Near(A, NONE, 9.0), "not judged", "not measured"),
         (Less(A, NEVER), "fails", "2.5 against 1 in 1 of 2 seeds"),  # seed 0 is later
         (Less(NEVER, B), "fails", "1 in 1 of 2 seeds against 4"),
         (Bound(A, above=2.4), "holds", "2.5"),
@@ -44,8 +73,20 @@ def book() -> Book:
         (Trend((A, B, C)), "fails", "2.5, 4, 2.5"),
         (Trend((A, B, NEVER)), "holds", "2.5, 4, not reached"),
         (Trend((A, NONE)), "not judged", "not measured"),
+        (Trend((A, B, B)), "fails", "2.5, 4, 4"),  # at its cap: 0.77, 1, 1 does not rise
+        (Trend((A, B, B), slack=0.1), "holds", "2.5, 4, 4"),
+        (Trend((A, B, C, B), slack=1.6), "fails", "2.5, 4, 2.5, 4"),  # the ends differ by 1.5 only
+        (Trend((A, B, C, B), slack=1.4), "fails", "2.5, 4, 2.5, 4"),  # a step goes wrong by 1.5
+        (Trend((A, NEVER, NEVER)), "fails", "2.5, not reached, not reached"),
         (lowest(A, [B, C]), "fails", "1 of 2: 2.5 against 4; 2.5 against 2.5"),
-        (Every((Less(A, B), Less(A, NONE))), "holds", "1 of 1: 2.5 against 4; not measured"),
+        (Every((Less(A, B), Less(A, NONE))), "not judged", "1 of 1: 2.5 against 4; not measured"),
+        (Every((Less(B, A), Less(A, NONE))), "fails", "0 of 1: 4 against 2.5; not measured"),
+        (Every((Less(A, B), Bound(A, above=2.4))), "holds", "2 of 2: 2.5 against 4; 2.5"),
+        (Every((Share(A, B, 0.6), Share(B, B, 1.0))), "within", f"2 within: {A_OVER_B}; 1.00 (1.00-1.00, 2)"),
+        (Every((Share(A, B, 0.6), Share(A, B, 0.9))), "better", f"1 within, 1 better: {A_OVER_B}; {A_OVER_B}"),
+        (Every((Share(A, B, 0.9), Share(A, B, 0.5))), "worse", f"1 better, 1 worse: {A_OVER_B}; {A_OVER_B}"),
+        (Every((Share(A, B, 0.9), Less(B, A))), "fails", f"1 better, 1 fail: {A_OVER_B}; 4 against 2.5"),
+        (Every((Share(A, B, 0.9), Less(A, NONE))), "not judged", f"1 better: {A_OVER_B}; not measured"),
         (Every((Less(A, NONE),)), "not judged", "not measured"),
     ],
     ids=str,
@@ -53,8 +94,9 @@ def book() -> Book:
 def test_a_rule_judges_as_by_hand(book: Book, rule: Rule, outcome: str, ours: str) -> None:
     verdict = rule.judge(book)
     assert (verdict.outcome, verdict.ours) == (outcome, ours)
-    assert bool(verdict.reason) == (outcome != "holds")
+    assert bool(verdict.reason) == (outcome not in ("holds", "within"))
     assert rule.says()
+    assert rule.cells()
 
 
 def test_the_parts_of_a_large_claim_are_counted_not_listed(book: Book) -> None:
@@ -66,7 +108,7 @@ def test_the_parts_of_a_large_claim_are_counted_not_listed(book: Book) -> None:
 
 def test_only_seeds_that_both_have_are_compared() -> None:
     book = Book([Number(A, None, {0: 1.0, 1: 9.0}), Number(B, None, {0: 2.0})])
-    assert Ratio(A, B, at_most=0.5).judge(book).values == (0.5,)
+    assert Ratio(A, B, below=0.6).judge(book).values == (0.5,)
 
 
 def test_a_mean_needs_every_seed() -> None:

@@ -14,10 +14,11 @@ from leanfed.algorithms import ALGORITHMS, Training
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import DataError, SettingsError
 from leanfed.records import Ints
-from leanfed.rounds.costs import Accountant, RadioSettings, RoundBill, computed_share
+from leanfed.rounds.costs import Accountant, RadioSettings, RoundBill, computed_share, planned_work
 from leanfed.rounds.loop import start
 from leanfed.rounds.selection import Participation
 from leanfed.rounds.world import World
+from leanfed.runs.settings import Settings
 from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
@@ -68,19 +69,64 @@ def test_the_share_that_flpdsp_reports_is_the_fraction_of_eq_12(world_of: WorldO
     assert shares.tolist() == wireless_cost.computed_share(D_BASE, D_HEAD, r).tolist()
 
 
+OPERATIONS, HEAD_OPERATIONS = 416_520, 120 * 84 + 84 * 10  # multiply-adds of LeNet-5 on one picture; 10,920 in its head
+
+
 @pytest.mark.parametrize(
-    ("charged_as", "step"), [("operations", (120 * 84 + 84 * 10) / 416_520), ("weights", D_HEAD / D)]
+    ("computation", "base", "head"),
+    [
+        ("weights", D_BASE / D, D_HEAD / D),  # 50,692 and 11,014 of 61,706
+        ("operations", 405_600 / OPERATIONS, HEAD_OPERATIONS / OPERATIONS),
+    ],
 )
-def test_a_heads_further_steps_are_charged(charged_as: str, step: float, world_of: WorldOf) -> None:
+def test_one_currency_rules_pruning_and_head_steps(
+    computation: str, base: float, head: float, world_of: WorldOf
+) -> None:
+    assert (D_BASE, D_HEAD, HEAD_OPERATIONS) == (50_692, 11_014, 10_920)
     world = world_of(Flpdsp(r=0.5, head_steps=4))
-    cost = bill(world, cycles_per_sample=1e6, head_step=charged_as)[0].cost
-    assert cost.flops == pytest.approx(2 * 32 * 1e6 * ((D_BASE + 0.5 * D_HEAD) / D + 3 * 0.5 * step))
+    cost = bill(world, cycles_per_sample=1e6, computation=computation)[0].cost
+    assert cost.flops == pytest.approx(2 * 32 * 1e6 * (base + 0.5 * head * (1 + 3)))
+    # Nothing pruned, no further step: the whole model in either currency.
+    radio = RadioSettings(computation=computation)
+    assert computed_share(world_of(Flpdsp()), radio, np.ones(2)) == pytest.approx(1.0)
+    # Eq. (12) by hand at r = 0, and a step of the head: 17.8 % by weights, 2.6 % by operations.
+    assert computed_share(world_of(Flpdsp()), radio, np.zeros(1)) == pytest.approx(base)
+    assert computed_share(world_of(Flpdsp(head_steps=2)), radio, np.ones(1)) == pytest.approx(1.0 + head)
+
+
+@pytest.mark.parametrize("computation", ["weights", "operations"])
+def test_a_whole_model_is_pruned_alike_in_either_currency(computation: str, world_of: WorldOf) -> None:
+    radio = RadioSettings(computation=computation)
+    assert computed_share(world_of(ALGORITHMS["fedavg-p"]()), radio, np.array([0.5])) == pytest.approx(0.5)
+    assert computed_share(world_of(ALGORITHMS["fedavg"]()), radio, np.array([0.5])) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("computation", ["weights", "operations"])
+def test_the_planner_expects_what_is_charged(computation: str, world_of: WorldOf) -> None:
+    world, radio = world_of(Flpdsp(head_steps=20)), RadioSettings(computation=computation)
+    cycles, head_work = planned_work(world, radio)
+    for r in (0.0, 0.3, 1.0):
+        planned = cycles * (D_BASE / D + r * head_work * D_HEAD / D)  # base_s and head_s of a Problem
+        assert computed_share(world, radio, np.array([r])) == pytest.approx(planned)
+    if computation == "weights":
+        assert (cycles, head_work) == (1.0, 20.0)
+
+
+def test_the_old_key_is_refused_by_the_name_of_the_new_one() -> None:
+    with pytest.raises(SettingsError, match="computation = 'weights' or 'operations'"):
+        Settings.from_values({"radio": {"head_step": "weights"}}, "here")
+    whole = {name: value for name, value in RadioSettings().model_dump(mode="json").items() if name != "computation"}
+    kept = Settings.from_values({"radio": {**whole, "head_step": "operations"}}, "a run folder of 0.1.0")
+    assert kept.radio.computation == "weights"
 
 
 def test_a_model_that_cannot_be_cut_pays_for_the_whole_way_again() -> None:
     task = build_task(TaskSettings(model="tiny-norm", partition=CLASS_2), seed=3)
     world = World(task, Flpdsp(r=1.0, head_steps=3), Training(), Participation())
-    assert computed_share(world, RadioSettings(), np.ones(2)) == pytest.approx(3.0)
+    by_operations = RadioSettings(computation="operations")
+    assert computed_share(world, by_operations, np.ones(2)) == pytest.approx(3.0)
+    weights = world.split.private_size / world.split.size
+    assert computed_share(world, by_operations, np.zeros(2)) == pytest.approx(1.0 - weights)  # parts are not known
 
 
 def test_the_coded_bits_are_within_one_percent_of_the_exact_count(world_of: WorldOf) -> None:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from leanfed.charts.curves import Curve, Panel, draw_panels
-from leanfed.runs.compare import ComparedRun, first_crossing
+from leanfed.runs.compare import ComparedRun, ends_at_equal_cost, first_crossing
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,22 @@ def test_every_cost_is_taken_at_the_same_crossing() -> None:
     run = ComparedRun("a", "fedper", {"rounds": [10, 20], "latency_s": [5, 15]}, [0.6, 0.9], [1, 1], [0, 0], 0.5)
     assert run.cost_of(0.7) == pytest.approx({"rounds": 10 + 10 / 3, "latency_s": 5 + 10 / 3})
     assert run.cost_of(0.95) is None
+    assert run.sustained_cost_of(0.7) == run.cost_of(0.7)
+
+
+def test_a_row_tells_both_crossings() -> None:
+    run = ComparedRun("a", "fedper", {"rounds": [1, 2, 3]}, [0.7, 0.9, 0.7], [1] * 3, [0] * 3, 0.5)
+    row = run.row([0.8])
+    assert row["time_to_accuracy"] == {"0.8": {"rounds": pytest.approx(1.5)}}
+    assert row["sustained_time_to_accuracy"] == {"0.8": None}
+
+
+def test_ends_are_told_at_what_the_cheapest_run_spent() -> None:
+    quick = ComparedRun("a", "x", {"rounds": [10, 20], "latency_s": [5, 15], "energy_j": [1, 2]}, [0.6, 0.9], [], [], 0.5)
+    slow = ComparedRun("b", "x", {"rounds": [10, 20], "latency_s": [10, 30], "energy_j": [4, 8]}, [0.5, 0.7], [], [], 0.5)
+    ends = ends_at_equal_cost([quick, slow])
+    assert ends["rounds"] == {"at": 20, "accuracy": [0.9, 0.7]}
+    assert ends["latency_s"] == {"at": 15, "accuracy": [0.9, pytest.approx(0.55)]}  # a quarter of the way from 10 to 30
+    assert ends["energy_j"] == {"at": 2, "accuracy": [0.9, None]}  # the slow one was first evaluated after 4 J
+    assert "tflops" not in ends
+    assert ends_at_equal_cost([]) == {}

@@ -6,7 +6,7 @@
   const drawn = (data) => Object.entries(data.scores).filter(([, score]) => score.title);
   const shown = (data) => data.groups.map((group, number) => ({ group, number })).filter(({ number }) => !lf.state.hidden.has(number));
 
-  /** The sentence under the title: who gets to the highest target first. */
+  /** The sentence under the title: who gets to the highest target, and keeps it, first. */
   function leader(data) {
     for (const { target, rows } of [...data.targets].reverse()) {
       const there = rows.filter((row) => row.mean.latency_s !== null && !lf.state.hidden.has(row.group))
@@ -14,12 +14,12 @@
       if (!there.length) continue;
       const [first, second] = there, name = (row) => data.groups[row.group].label;
       const partly = rows.filter((row) => row.reached && row.reached < row.of && !lf.state.hidden.has(row.group));
-      const clauses = [`${name(first)} reaches ${lf.percent(target, 0)}${shown(data).length > 1 ? " first" : ""}${partly.length ? " on every seed" : ""}${shown(data).length > 1 ? "," : ""} after ${lf.number(first.mean.latency_s, 3)} simulated seconds`];
+      const clauses = [`${name(first)} reaches and keeps ${lf.percent(target, 0)}${shown(data).length > 1 ? " first" : ""}${partly.length ? " on every seed" : ""}${shown(data).length > 1 ? "," : ""} after ${lf.number(first.mean.latency_s, 3)} simulated seconds`];
       if (second) clauses.push(`${name(second)} follows after ${lf.number(second.mean.latency_s, 3)} s`);
-      clauses.push(...partly.map((row) => `${name(row)} gets there in ${row.reached} of ${row.of} seeds`));
+      clauses.push(...partly.map((row) => `${name(row)} keeps it in ${row.reached} of ${row.of} seeds`));
       return `${clauses.join("; ")}.`;
     }
-    return "No method has reached a target accuracy yet.";
+    return "No method has reached and kept a target accuracy yet.";
   }
 
   function bandTraces(data, axis, metric, seeds) {

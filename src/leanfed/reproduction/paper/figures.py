@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from leanfed.charts.costs import sustained_crossing
 from leanfed.files import read_json
-from leanfed.reproduction.catalogue import Claim, Entry, Form, Measured, Outcome, Scale
+from leanfed.reproduction.catalogue import Claim, Entry, Form, Line, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Every, Labels, Less, lowest
 from leanfed.reproduction.paper.protocol import (
     EQUAL,
@@ -24,9 +25,11 @@ FINAL, END_LOSS, SHARED_LOSS = "final accuracy", "final loss", "loss when the qu
 END_F1 = "final pooled F1"
 GUESS = "majority guess"  # the row of a trivial predictor
 GAIN = "points above the majority guess"
+SUSTAINED = "sustained seconds to"  # from then on never more than half a point below
 OWN_PACE = "seconds to 95 % of its own final accuracy"
 SHOWN = {"f1": "F1"}
 GUESSED = {"accuracy": "majority_guess", "f1": "majority_f1"}  # quantity -> its key in a run's summary
+LEARNED = 0.05  # what a method has to end above the majority guess, to be said to have learned
 Value = tuple[Labels, int, float | None]
 
 
@@ -38,6 +41,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
         claims=tuple(claims),
         jobs=lambda scale: study.jobs(study.of(study.drawn), scale),
         measure=lambda outcomes, scale: measure_curves(study, quantity, outcomes, scale),
+        read_off=lambda lines: sustained_of(study, lines) if quantity == "accuracy" else (),
         form=Form(
             rows=("method",),
             columns=("partition",),
@@ -97,10 +101,26 @@ def _numbers(
         for target in study.targets[labels["partition"]]:
             seconds = (curve.cost_of(target) or {}).get("latency_s")
             values.append((with_quantity(labels, f"seconds to {percent(target)}"), seed, seconds))
+            kept = (curve.sustained_cost_of(target) or {}).get("latency_s")
+            values.append((with_quantity(labels, f"{SUSTAINED} {percent(target)}"), seed, kept))
         if "FedPer, equal" in curves:
             gap = curves["FedPer, equal"].accuracy[-1] - curve.accuracy[-1]
             values.append((with_quantity(labels, "FedPer's lead at the end"), seed, gap))
     return values
+
+
+def sustained_of(study: Study, lines: Sequence[Line]) -> list[tuple[Labels, float | None]]:
+    """Sustained times of every drawn method, from the evaluations that a figure of accuracies holds."""
+    methods = {name.removesuffix(", equal"): name for name in study.of(study.drawn)}
+    return [
+        (
+            cell(methods[line.label], partition, f"{SUSTAINED} {percent(target)}"),
+            sustained_crossing(line.x, line.y, target),
+        )
+        for line in lines
+        for partition in (line.panel.partition(") ")[2],)
+        for target in study.targets[partition]
+    ]
 
 
 def guess_of(outcome: Outcome, quantity: str) -> float:
@@ -113,29 +133,37 @@ def cell(method: str, partition: str, quantity: str) -> dict[str, str]:
     return {"method": method, "partition": partition, "quantity": quantity}
 
 
-def soonest_in_every_panel(form: str, study: Study) -> Every:
-    """FLPDSP-OPT crosses every target before every baseline."""
+def soonest_in_every_panel(form: str, study: Study, quantity: str = "seconds to") -> Every:
+    """FLPDSP-OPT crosses every target before every baseline, for the first time or for good."""
     rules = [
         rule
         for partition, targets in study.targets.items()
         for target in targets
         for rule in lowest(
-            cell(f"FLPDSP-OPT {form}", partition, f"seconds to {percent(target)}"),
-            [cell(other, partition, f"seconds to {percent(target)}") for other in study.of(EQUAL)],
+            cell(f"FLPDSP-OPT {form}", partition, f"{quantity} {percent(target)}"),
+            [cell(other, partition, f"{quantity} {percent(target)}") for other in study.of(EQUAL)],
         ).rules
     ]
     return Every(tuple(rules))
 
 
-def ends_highest(form: str, study: Study, slack: float, others: Sequence[str] | None = None) -> Every:
-    """FLPDSP-OPT's final accuracy is above the others', or below by less than `slack`."""
-    return Every(
-        tuple(
-            Less(cell(other, partition, FINAL), cell(f"FLPDSP-OPT {form}", partition, FINAL), slack)
-            for partition in study.partitions
-            for other in (study.of(EQUAL) if others is None else others)
-        )
+def learned(method: str, study: Study, points: float = LEARNED, quantity: str = FINAL) -> tuple[Less, ...]:
+    """A method ends above the majority guess in every panel: what is said of its end is said of something learned."""
+    return tuple(
+        Less(cell(GUESS, partition, quantity), cell(method, partition, quantity), -points)
+        for partition in study.partitions
     )
+
+
+def ends_highest(form: str, study: Study, slack: float) -> Every:
+    """FLPDSP-OPT's final accuracy is above the others', or below by less than `slack`, and it has learned."""
+    method = f"FLPDSP-OPT {form}"
+    ahead = (
+        Less(cell(other, partition, FINAL), cell(method, partition, FINAL), slack)
+        for partition in study.partitions
+        for other in study.of(EQUAL)
+    )
+    return Every((*ahead, *learned(method, study)))
 
 
 def loss_claims(study: Study, forms: Sequence[str]) -> list[Claim]:

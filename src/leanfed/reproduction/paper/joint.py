@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Every, Labels, Less, Ratio
+from leanfed.reproduction.judging import Bound, Every, Labels, Less, Ratio
 from leanfed.reproduction.paper.costs import LATENCY
 from leanfed.reproduction.paper.protocol import (
     HELD,
@@ -51,7 +51,7 @@ PARTS: Mapping[str, Changes] = {
     SETTLED: (*FAST, "allocation.settle=0.0"),
     "fast with any k": (*FAST, "allocation.k_max=1.0"),
     "fast with one head step": (*FAST, "algorithm.name=flpdsp", "algorithm.head_steps=1"),
-    BY_WEIGHTS: (*FAST, "radio.head_step=weights"),
+    BY_WEIGHTS: (*FAST, "radio.computation=weights"),
     "FedPer with the same head steps, equal": (*OWN, *WHOLE, f"algorithm.head_steps={HEAD_STEPS['lenet5']}"),
     "FLPDSP-OPT safe": SAFE,
     "safe with r_min 0.5": (*SAFE, "allocation.r_min=0.5"),
@@ -82,11 +82,11 @@ def cell(method: str, partition: str, quantity: str, target: str = "end") -> dic
     return {"method": method, "partition": partition, "quantity": quantity, "target": target}
 
 
-def faster(method: str, yardstick: str, at_most: float) -> Every:
-    """The latency to 80 % and 90 % as a share of a baseline's is at most `at_most`, on both partitions."""
+def faster(method: str, yardstick: str, below: float) -> Every:
+    """The latency to 80 % and 90 % over a yardstick's is below a bound, on both partitions."""
     return Every(
         tuple(
-            Ratio(cell(method, p, LATENCY, percent(t)), cell(yardstick, p, LATENCY, percent(t)), at_most=at_most)
+            Ratio(cell(method, p, LATENCY, percent(t)), cell(yardstick, p, LATENCY, percent(t)), below)
             for p in PARTITIONS
             for t in MNIST.targets[p]
         )
@@ -113,8 +113,13 @@ def entry(
     )
 
 
+LEARNED = 0.9  # what a yardstick has to end above, for a method that keeps up with it to have learned anything
+
+
 def _loses(method: str, points: float, quantity: str, yardstick: str = YARDSTICK) -> Every:
-    return Every(tuple(Less(cell(yardstick, p, quantity), cell(method, p, quantity), points) for p in PARTITIONS))
+    """A method ends less than some points below a yardstick that has learned."""
+    keeps_up = (Less(cell(yardstick, p, quantity), cell(method, p, quantity), points) for p in PARTITIONS)
+    return Every((*keeps_up, *(Bound(cell(yardstick, p, FINAL), above=LEARNED) for p in PARTITIONS)))
 
 
 ENTRIES.add(
@@ -132,7 +137,7 @@ ENTRIES.add(
                 for form, rule in ((f, _loses(f"FLPDSP-OPT {f}", 0.02, WORST)) for f in ("fast", "safe", "plain"))
             ),
             Claim(
-                "FLPDSP-OPT (fast) reaches 80 % and 90 % in at most a quarter of FedPer's time on equal shares",
+                "FLPDSP-OPT (fast) reaches 80 % and 90 % in less than a quarter of FedPer's time on equal shares",
                 "0.48, 0.50 on Class-2; 0.47, 0.46 at alpha 0.1",
                 faster("FLPDSP-OPT fast", YARDSTICK, 0.25),
             ),

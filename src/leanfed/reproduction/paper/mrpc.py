@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Bound
+from leanfed.reproduction.judging import Bound, Every
 from leanfed.reproduction.paper.figures import (
     END_F1,
     FINAL,
@@ -17,6 +17,7 @@ from leanfed.reproduction.paper.figures import (
     grouped,
     guess_of,
     in_order,
+    learned,
     soonest_in_every_panel,
 )
 from leanfed.reproduction.paper.protocol import Study, curve_of
@@ -73,12 +74,17 @@ def _best_beats_the_guess(what: str, points: float) -> list[Claim]:
 
 
 def _below_fedavg(where: str, published: str, quantity: str) -> list[Claim]:
-    """The paper's claims about the two personalised methods that end below FedAvg."""
+    """What the paper says of the two personalised methods that do not keep up with a FedAvg that has learned."""
     return [
         Claim(
             f"{name} falls below FedAvg {where}",
             published,
-            in_order("FedAvg, equal", f"{name}, equal", quantity, STUDY),
+            Every(
+                (
+                    *in_order("FedAvg, equal", f"{name}, equal", quantity, STUDY).rules,
+                    *learned("FedAvg, equal", STUDY, 0.0, quantity),
+                )
+            ),
         )
         for name in ("LG-FedAvg", "FedMask")
     ]

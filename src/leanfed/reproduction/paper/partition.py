@@ -79,7 +79,7 @@ ENTRIES.add(
             Claim(
                 "the best split moves toward a larger head as alpha falls: the best base's share rises with alpha",
                 "0.25 %, 4.17 %, 82.15 %, 82.15 %, 98.62 %, 98.62 % for alpha 0.1 to 2",
-                Trend(_series(SHARE)),
+                Trend(_series(SHARE), slack=0.001),  # two neighbours may have the same split
             ),
             Claim(
                 "the best split's accuracy falls as alpha rises",

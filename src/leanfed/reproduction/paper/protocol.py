@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from leanfed.reproduction.catalogue import Job, Line, Outcome, Scale
+from leanfed.reproduction.catalogue import FORMS, Job, Line, Outcome, Scale
 from leanfed.reproduction.judging import Labels
 from leanfed.runs.compare import ComparedRun, compared
 from leanfed.runs.settings import Settings
@@ -18,7 +18,6 @@ Changes = tuple[str, ...]
 OWN: Final[Changes] = ("allocation.rule=own",)
 MIN_MAX: Final[Changes] = (*OWN, "allocation.bandwidth=min-max")
 HELD: Final[Changes] = ('radio.fleet.hold=["place", "cpu", "power"]',)
-FORMS: Final = ("fast", "safe", "plain")
 BASELINES: Final[Mapping[str, str]] = {
     "FedPer": "fedper",
     "LG-FedAvg": "lg-fedavg",
@@ -28,7 +27,8 @@ BASELINES: Final[Mapping[str, str]] = {
     "FedMask": "fedmask",
 }
 YARDSTICK: Final = "FedPer, equal"
-OPT: Final[Mapping[str, Changes]] = {f"FLPDSP-OPT {form}": (f"allocation.form={form}",) for form in FORMS}
+PUBLISHED: Final = "FLPDSP-OPT plain"  # the form that the paper's numbers of FLPDSP-OPT are set beside
+OPT: Final[Mapping[str, Changes]] = {f"FLPDSP-OPT {form}": (f"allocation.form={form}",) for form in reversed(FORMS)}
 EQUAL: Final[Mapping[str, Changes]] = {
     f"{shown}, equal": (*OWN, f"algorithm.name={name}") for shown, name in BASELINES.items()
 }
