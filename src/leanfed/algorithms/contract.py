@@ -26,14 +26,14 @@ PRIVATE, VELOCITY = "private", "velocity"  # names in a client's state
 class Training(Section):
     """How a client takes its local steps, the same for every method."""
 
-    batch_size: int = Field(default=32, ge=1, le=100_000)
-    """b, samples per step; more than this many do not fit into memory."""
+    batch_size: int = Field(default=32, ge=1, le=100_000)  # more would not fit into memory
+    """b, samples per step."""
     local_steps: int = Field(default=1, ge=1, le=100_000)
     """Steps per round; the paper's Algorithm 1 takes one."""
     local_epochs: int | None = Field(default=None, ge=1, le=10_000)
     """Passes over a client's data per round, instead of local_steps."""
-    learning_rate: float = Field(default=0.1, gt=0, le=1_000)
-    """eta in round 0; from about 10 on no model here learns, and far beyond that weights overflow."""
+    learning_rate: float = Field(default=0.1, gt=0, le=1_000)  # from about 10 on nothing is learned
+    """eta in round 0."""
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
     """eta is multiplied by this every round."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
