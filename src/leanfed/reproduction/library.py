@@ -73,7 +73,7 @@ def kept_settings(folder: RunFolder) -> Settings | None:
     """
     try:
         values = folder.read_settings()
-        if _two_currencies(values):
+        if two_currencies(values):
             return None
         felt = _relevant(values["allocation"])
         found = Settings.from_values({**values, "allocation": felt}, str(folder.settings))
@@ -86,7 +86,7 @@ def kept_settings(folder: RunFolder) -> Settings | None:
     return found
 
 
-def _two_currencies(values: Mapping[str, Any]) -> bool:
+def two_currencies(values: Mapping[str, Any]) -> bool:
     """Whether further head steps were charged by operations and pruning by weights, as version 0.1.0 did by default."""
     steps = values["algorithm"].get("head_steps", 1)
     planned = values["allocation"]["rule"] == "joint" and values["allocation"].get("form") == "fast"  # chooses them

@@ -21,11 +21,10 @@ import torch
 
 from leanfed.algorithms.contract import Training
 from leanfed.algorithms.local import DivergedError
-from leanfed.runs.describe import describe_world, write_devices
-from leanfed.runs.settings import Settings
 from leanfed.errors import SettingsError, StorageError
 from leanfed.files import read_json, sha256_of, write_json, write_text
 from leanfed.quantities import Quantity, summarised
+from leanfed.records import RoundPlan
 from leanfed.results import (
     FORMAT,
     TABLES,
@@ -37,16 +36,17 @@ from leanfed.results import (
     write_summary,
     write_table,
 )
-from leanfed.records import RoundPlan
 from leanfed.rounds.checkpoint import Checkpoints
-from leanfed.simulation.choose import choose_engine
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import majority_f1
-from leanfed.rounds.planning import Planner
 from leanfed.rounds.loop import Progress, RoundRecord, play, start
+from leanfed.rounds.planning import Planner
 from leanfed.rounds.weights import write_weights
 from leanfed.rounds.world import World
+from leanfed.runs.describe import describe_world, write_devices
+from leanfed.runs.settings import Settings
+from leanfed.simulation.choose import choose_engine
 from leanfed.tasks.task import Task, build_task
 from leanfed.theory.recorded import with_bounds
 
@@ -162,9 +162,7 @@ def resume(
         return _play_in_folder(experiment, folder, listen, notify)
 
 
-def prepare(
-    settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None
-) -> Experiment:
+def prepare(settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None) -> Experiment:
     """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused."""
     world = build_world(settings, data_dir, scratch)
     planner = Planner(settings.allocation, Accountant(settings.radio, world), settings.rounds)

@@ -8,9 +8,9 @@ from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.fedavg import FedAvg
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
-from leanfed.runs.settings import Settings
 from leanfed.rounds.evaluation import EvaluationSettings
 from leanfed.rounds.forms import AllocationSettings
+from leanfed.runs.settings import Settings
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
 from leanfed.runs.sources import sources
-from leanfed.rounds.world import World
 from leanfed.wireless.fleet import Fleet
 from leanfed.wireless.fleet_file import write_fleet
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from leanfed.runs.build import engine_of, prepare
-from leanfed.runs.settings import Settings
 from leanfed.records import RoundPlan
 from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import client_result
 from leanfed.rounds.loop import Progress, start
+from leanfed.runs.build import engine_of, prepare
+from leanfed.runs.settings import Settings
 
 BYTES = 4  # of a float32
 ROW_BYTES = 120  # of one row of the clients table in Parquet, roughly

@@ -15,13 +15,13 @@ from typing import Any
 import polars as pl
 
 from leanfed.errors import InputError
-from leanfed.runs.build import Run, describe, prepare, summarise
-from leanfed.runs.settings import Settings
 from leanfed.files import sha256_of
 from leanfed.results import RunFolder, new_run_folder, write_summary, write_table
 from leanfed.rounds.engine import RoundOutcome, empty_outcome
-from leanfed.rounds.planning import Planner
 from leanfed.rounds.loop import shares_of, typed_frame
+from leanfed.rounds.planning import Planner
+from leanfed.runs.build import Run, describe, prepare, summarise
+from leanfed.runs.settings import Settings
 
 FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what a method with its own rates learns
 COSTLY = ("wire", "value_bits")  # keys of the radio that can
@@ -38,7 +38,9 @@ def recost(source: str | Path, settings: Settings, out: str | Path, *, data_dir:
         folder.log("recost", source=str(source))
         for name, table in (("rounds", rounds), ("clients", clients)):
             write_table(folder.table(name), table)
-        learned = [path for path in (kept.table("evaluations"), kept.weights) if path.is_file()]  # old folders lack some
+        learned = [
+            path for path in (kept.table("evaluations"), kept.weights) if path.is_file()
+        ]  # old folders lack some
         for path in learned:
             shutil.copyfile(path, folder.path / path.name)
         made = [folder.table("rounds"), folder.table("clients"), *(folder.path / path.name for path in learned)]

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from leanfed.runs.settings import Settings
 from leanfed.results import leaves
 from leanfed.rounds.forms import HEAD_STEPS
+from leanfed.runs.settings import Settings
 
 # What the paper says (its parameter table, its keep rates at 10 MHz, Algorithm 1, Eq. (27)).
 PAPER: Final[dict[str, tuple[Any, ...]]] = {

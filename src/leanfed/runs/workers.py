@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from leanfed.errors import LeanfedError
+from leanfed.results import RunFolder
 from leanfed.runs.build import resume, run
 from leanfed.runs.settings import Settings
-from leanfed.results import RunFolder
 
 Work = tuple[Settings, Path]
 Tell = Callable[[], None]  # called after every round

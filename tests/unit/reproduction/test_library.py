@@ -9,7 +9,7 @@ import pytest
 
 import leanfed as package
 from leanfed.files import read_json, write_json
-from leanfed.reproduction.library import RunLibrary, content_key, job_digest
+from leanfed.reproduction.library import RunLibrary, content_key, job_digest, two_currencies
 from leanfed.runs.settings import Settings
 
 TINY: dict[str, Any] = {
@@ -149,3 +149,21 @@ def test_what_is_not_finished_or_not_understood_is_passed_over(runs: Path, tmp_p
     (tmp_path / "a" / "summary.json").unlink()
     assert RunLibrary(tmp_path).find(tiny()) is None
     assert RunLibrary(tmp_path / "nowhere").find(tiny()) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "algorithm", "allocation", "mixed"),
+    [
+        ("operations", {"name": "flpdsp", "head_steps": 20}, {"rule": "own"}, True),
+        ("operations", {"name": "flpdsp"}, {"rule": "joint", "form": "fast"}, True),  # the form chooses the steps
+        ("operations", {"name": "flpdsp", "head_steps": 1}, {"rule": "joint", "form": "safe"}, False),
+        ("operations", {"name": "fedper"}, {"rule": "own"}, False),
+        ("weights", {"name": "flpdsp", "head_steps": 20}, {"rule": "own"}, False),
+        (None, {"name": "flpdsp", "head_steps": 20}, {"rule": "own"}, False),
+    ],
+)
+def test_runs_that_were_charged_in_two_currencies_are_not_taken_for_todays(
+    old: str | None, algorithm: dict[str, object], allocation: dict[str, object], mixed: bool
+) -> None:
+    radio = {} if old is None else {"head_step": old}
+    assert two_currencies({"radio": radio, "algorithm": algorithm, "allocation": allocation}) is mixed

@@ -53,8 +53,12 @@ def test_a_row_tells_both_crossings() -> None:
 
 
 def test_ends_are_told_at_what_the_cheapest_run_spent() -> None:
-    quick = ComparedRun("a", "x", {"rounds": [10, 20], "latency_s": [5, 15], "energy_j": [1, 2]}, [0.6, 0.9], [], [], 0.5)
-    slow = ComparedRun("b", "x", {"rounds": [10, 20], "latency_s": [10, 30], "energy_j": [4, 8]}, [0.5, 0.7], [], [], 0.5)
+    quick = ComparedRun(
+        "a", "x", {"rounds": [10, 20], "latency_s": [5, 15], "energy_j": [1, 2]}, [0.6, 0.9], [], [], 0.5
+    )
+    slow = ComparedRun(
+        "b", "x", {"rounds": [10, 20], "latency_s": [10, 30], "energy_j": [4, 8]}, [0.5, 0.7], [], [], 0.5
+    )
     ends = ends_at_equal_cost([quick, slow])
     assert ends["rounds"] == {"at": 20, "accuracy": [0.9, 0.7]}
     assert ends["latency_s"] == {"at": 15, "accuracy": [0.9, pytest.approx(0.55)]}  # a quarter of the way from 10 to 30
