@@ -18,6 +18,10 @@ class InputError(LeanfedError):
     exit_code = 2
 
 
+class MissingExtraError(InputError):
+    """An optional dependency (an extra of the package) is needed and not installed."""
+
+
 class SettingsError(InputError):
     """A settings file, key or value is wrong."""
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from leanfed.algorithms.contract import ServerState
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, Ints, RoundPlan
+from leanfed.registry import Registry
 from leanfed.rounds.aggregation import update_server
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.evaluation import Evaluation, evaluate
@@ -65,3 +68,24 @@ class Engine(ABC):
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """Test every client's model on its own test set."""
         return evaluate(self.world, server, clients, self.learner)
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """How an engine is built, and why it cannot run some worlds. One more name for an engine that is there already:
+
+    >>> from leanfed.simulation.reference import ReferenceEngine
+    >>> spec = ENGINES.add("plain", EngineSpec(lambda world, threads, wire: ReferenceEngine(world, wire)))
+    >>> "plain" in ENGINES  # and so run.engine = "plain" is a setting
+    True
+    >>> ENGINES.remove("plain")
+    """
+
+    build: Callable[[World, int | None, str | None], Engine]
+    """From a world, the number of threads (None: the engine's choice) and the value type of coded uploads (None: no
+    upload goes through the codec)."""
+    obstacle: Callable[[World, str | None], str | None] = lambda world, wire: None
+    """Why a world cannot be run, as a clause; None if it can."""
+
+
+ENGINES: Final[Registry[EngineSpec]] = Registry("engine")

@@ -15,7 +15,7 @@ from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor of the file; `parts` is called when its values are written."""
 
     dtype: str  # as safetensors spells it
@@ -35,18 +35,20 @@ def write_weights(path: Path, progress: Progress) -> None:
     write_atomically(path, lambda partial: _write(partial, entries))
 
 
-def _client_entries(store: ClientStore, name: str) -> dict[str, Entry]:
+def _client_entries(store: ClientStore, name: str) -> dict[str, TensorEntry]:
     """The rows of the clients that have one under this name, and their client numbers."""
     holders = np.array([client for client in range(store.clients) if store.holds(name, client)], dtype=np.int64)
-    rows = Entry("F32", (len(holders), store.width(name)), lambda: (row.numpy() for _, row in store.held_rows(name)))
+    rows = TensorEntry(
+        "F32", (len(holders), store.width(name)), lambda: (row.numpy() for _, row in store.held_rows(name))
+    )
     return {f"client.{name}": rows, f"client.{name}.clients": _values("I64", holders)}
 
 
-def _values(dtype: str, array: npt.NDArray[Any]) -> Entry:
-    return Entry(dtype, array.shape, lambda: [array])
+def _values(dtype: str, array: npt.NDArray[Any]) -> TensorEntry:
+    return TensorEntry(dtype, array.shape, lambda: [array])
 
 
-def _write(path: Path, entries: dict[str, Entry]) -> None:
+def _write(path: Path, entries: dict[str, TensorEntry]) -> None:
     """Write the header's length, the header (JSON) and the values; wide types come first, so that all are aligned."""
     order = sorted(entries, key=lambda name: (entries[name].dtype != "I64", name))
     header, end = {}, 0

@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SerializeAsAny,
@@ -30,11 +31,21 @@ from leanfed.records import Section
 from leanfed.registry import Registry
 from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean
 from leanfed.rounds.costs import RadioSettings
+from leanfed.rounds.engine import ENGINES
 from leanfed.rounds.evaluation import EvaluationSettings
 from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.probing import TheorySettings, why_no_bound
 from leanfed.rounds.selection import SELECTIONS, Participation
+from leanfed.simulation.choose import AUTO
 from leanfed.tasks.task import TaskSettings
+
+
+def _known_engine(name: str) -> str:
+    """The name of an engine, or auto; refused with the nearest known one."""
+    known = [AUTO, *ENGINES]
+    if name not in known:
+        raise ValueError(f"no engine has that name: {nearest(name, known)}")
+    return name
 
 
 class RunSettings(Section):
@@ -42,7 +53,7 @@ class RunSettings(Section):
 
     checkpoint_every: int = Field(default=1, ge=1)
     """Rounds between checkpoints; a stop loses at most what came after the last one."""
-    engine: Literal["auto", "reference", "streamed", "batched", "batched-torch"] = "auto"
+    engine: Annotated[str, AfterValidator(_known_engine)] = AUTO
     """What computes a round; auto takes the fastest that fits."""
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=1_024)
     """Worker threads; the result does not depend on them."""
@@ -213,6 +224,7 @@ def json_schema() -> dict[str, Any]:
             "description": Settings.model_fields[key].description,
         }
         definitions.pop(key.capitalize(), None)
+    definitions["RunSettings"]["properties"]["engine"]["enum"] = [AUTO, *ENGINES]
     definitions["AllocationSettings"]["properties"]["solver"]["enum"] = list(ALLOCATORS)
     definitions["Participation"]["properties"]["rule"]["enum"] = [*SELECTIONS, None]
     return schema

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Final
 
-from leanfed.errors import SettingsError, nearest
-from leanfed.rounds.engine import Engine
+from leanfed.errors import SettingsError
+from leanfed.rounds.engine import ENGINES, Engine
 from leanfed.rounds.world import World
-from leanfed.simulation.batched.engine import BatchedEngine, misfit
-from leanfed.simulation.reference import ReferenceEngine
-from leanfed.simulation.streamed import StreamedEngine
+from leanfed.simulation import reference, streamed  # noqa: F401  (registers them)
+from leanfed.simulation.batched import engine as batched
 
-NAMES: Final = ("auto", "reference", "streamed", "batched", "batched-torch")
+AUTO: Final = "auto"  # the fastest that fits
 
 
-def choose_engine(world: World, name: str = "auto", threads: int | None = None, *, wire: str | None = None) -> Engine:
+def choose_engine(world: World, name: str = AUTO, threads: int | None = None, *, wire: str | None = None) -> Engine:
     """The engine of a run; `.name` and `.reason` say which and why.
 
     `threads` is the number of worker threads, by default as many as torch would use; the results do not depend on it.
     `wire` sends every upload through the codec as values of that type.
     """
-    if name not in NAMES:
-        raise SettingsError(f"Unknown engine {name!r}: {nearest(name, NAMES)}")
-    obstacle = _obstacle(world, name, wire)
-    if obstacle and name != "auto":
+    chosen, reason = _fastest(world, wire) if name == AUTO else (name, f"The {name} engine was asked for.")
+    spec = ENGINES[chosen]
+    if obstacle := spec.obstacle(world, wire):
         raise SettingsError(f"The {name!r} engine cannot run this: {obstacle}. Choose engine 'auto' or 'streamed'.")
-    engine: Engine
-    if name == "reference":
-        engine = ReferenceEngine(world, wire)
-    elif name == "streamed" or obstacle:
-        engine = StreamedEngine(world, wire, threads)
-    else:
-        engine = _batched(world, name, threads)
-    engine.reason = _reason(name, obstacle, engine)
+    engine = spec.build(world, threads, wire)
+    engine.reason = reason
     serve_rule(engine, world)
     return engine
+
+
+def _fastest(world: World, wire: str | None) -> tuple[str, str]:
+    """The fastest engine that fits a world, and why it is that one."""
+    if obstacle := ENGINES["batched-torch"].obstacle(world, wire):
+        reason = "The streamed engine trains clients one after another; the batched engine does not fit"
+        return "streamed", f"{reason}: {obstacle}."
+    if not batched.has_numba():
+        reason = "The batched-torch engine trains chunks of clients at once; with numba installed it would be faster."
+        return "batched-torch", reason
+    return "batched", "The batched engine trains chunks of clients at once with compiled kernels."
 
 
 def serve_rule(engine: Engine, world: World) -> None:
@@ -47,37 +49,9 @@ def serve_rule(engine: Engine, world: World) -> None:
         )
 
 
-def _obstacle(world: World, name: str, wire: str | None) -> str | None:
-    """Why the batched engine cannot be used under this name, or None if it can."""
-    if name in ("reference", "streamed"):
-        return None
-    if name == "batched" and not has_numba():
-        return "numba, which compiles its kernels, is not installed; 'batched-torch' does without"
-    return "radio.wire codes each client's upload by itself" if wire else misfit(world)
-
-
-def _batched(world: World, name: str, threads: int | None) -> Engine:
-    return BatchedEngine(world, compiled=name != "batched-torch" and has_numba(), threads=threads)
-
-
-def _reason(name: str, obstacle: str | None, engine: Engine) -> str:
-    if name != "auto":
-        return f"The {engine.name} engine was asked for."
-    if obstacle:
-        return f"The streamed engine trains clients one after another; the batched engine does not fit: {obstacle}."
-    if not has_numba():
-        return "The batched-torch engine trains chunks of clients at once; with numba installed it would be faster."
-    return "The batched engine trains chunks of clients at once with compiled kernels."
-
-
-def has_numba() -> bool:
-    """Whether kernels can be compiled."""
-    return find_spec("numba") is not None
-
-
 def warm() -> None:
     """Compile the kernels, or load them from the cache of an earlier run; does nothing without numba."""
-    if has_numba():
+    if batched.has_numba():
         from leanfed.simulation.batched.fast import warm_kernels
 
         warm_kernels()

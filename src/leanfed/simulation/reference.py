@@ -9,7 +9,7 @@ from typing_extensions import override
 from leanfed.algorithms.contract import ServerState
 from leanfed.records import RoundPlan
 from leanfed.rounds.client_store import ClientStore
-from leanfed.rounds.engine import Engine
+from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.exchange import Answers, Collector, train
 from leanfed.rounds.world import World
 
@@ -34,3 +34,6 @@ class ReferenceEngine(Engine):
             clients[client] = updates.state(0)
             collector.receive(world.task.gamma[[client]], updates)
         return collector.answers()
+
+
+ENGINES.add("reference", EngineSpec(lambda world, threads, wire: ReferenceEngine(world, wire)))

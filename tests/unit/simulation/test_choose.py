@@ -9,7 +9,6 @@ from leanfed.errors import SettingsError
 from leanfed.rounds.aggregation import Aggregation
 from leanfed.rounds.selection import Participation
 from leanfed.rounds.world import World
-from leanfed.simulation import choose
 from leanfed.simulation.batched import engine as batched
 from leanfed.simulation.choose import choose_engine
 from leanfed.tasks.partition import PartitionSettings
@@ -33,7 +32,7 @@ def test_the_kernels_are_chosen_for_every_method(task, name):
 
 
 def test_without_numba_torch_alone_is_chosen(task, monkeypatch):
-    monkeypatch.setattr(choose, "has_numba", lambda: False)
+    monkeypatch.setattr(batched, "has_numba", lambda: False)
     assert choose_engine(world_of(task)).name == "batched-torch"
     with pytest.raises(SettingsError, match="numba, which compiles its kernels, is not installed"):
         choose_engine(world_of(task), "batched")
@@ -66,7 +65,7 @@ def test_an_unknown_engine_is_refused_with_the_nearest(task):
 def test_large_batches_make_smaller_chunks(task):
     assert batched.chunk_clients(world_of(task)) == batched.CHUNK_CLIENTS
     assert batched.chunk_clients(world_of(task, batch_size=3000)) < batched.CHUNK_CLIENTS
-    assert batched.chunk_clients(world_of(task, batch_size=10**6)) == 1
+    assert batched.chunk_clients(world_of(task, batch_size=100_000)) == 1
 
 
 def test_a_rule_that_looks_at_single_uploads_is_refused_where_only_sums_are_given(task, monkeypatch):

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from leanfed.errors import InputError
-
-
-class MissingExtraError(InputError):
-    """A part of leanfed needs a package that is not installed."""
+from leanfed.errors import MissingExtraError
 
 
 def require_flower() -> None:

@@ -7,10 +7,11 @@ so the result is bit for bit the same for any chunk size and any number of threa
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import NamedTuple, final
 
 import numpy as np
@@ -26,7 +27,7 @@ from leanfed.compression.picks import NumpyPicks
 from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.client_store import ClientStore
-from leanfed.rounds.engine import Engine
+from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.evaluation import Evaluation, Hits
 from leanfed.rounds.exchange import Answers, Collector
 from leanfed.rounds.world import World
@@ -212,3 +213,26 @@ def chunk_clients(world: World) -> int:
     """Clients per chunk: CHUNK_CLIENTS, or fewer if their buffers would exceed CHUNK_BYTES."""
     samples = world.training.batch_size * 24_000  # bytes per sample in the buffers, rounded up
     return max(1, min(CHUNK_CLIENTS, CHUNK_BYTES // (samples + 12 * world.split.size)))
+
+
+def has_numba() -> bool:
+    """Whether kernels can be compiled."""
+    return find_spec("numba") is not None
+
+
+def _obstacle(world: World, wire: str | None) -> str | None:
+    return "radio.wire codes each client's upload by itself" if wire else misfit(world)
+
+
+def _obstacle_to_kernels(world: World, wire: str | None) -> str | None:
+    if not has_numba():
+        return "numba, which compiles its kernels, is not installed; 'batched-torch' does without"
+    return _obstacle(world, wire)
+
+
+def _build(compiled: bool) -> Callable[[World, int | None, str | None], Engine]:
+    return lambda world, threads, wire: BatchedEngine(world, compiled=compiled, threads=threads)
+
+
+ENGINES.add("batched", EngineSpec(_build(True), _obstacle_to_kernels))
+ENGINES.add("batched-torch", EngineSpec(_build(False), _obstacle))

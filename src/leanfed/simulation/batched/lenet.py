@@ -24,27 +24,27 @@ from leanfed.tasks.split import Split
 DENSE = ("conv3", "fc1", "fc2")  # conv3's input is as large as its kernel
 
 
-class Dense(NamedTuple):
+class DenseLayer(NamedTuple):
     """A fully connected layer (conv3 is one)."""
 
     weight: Tensor  # (1 or C, out, in)
     bias: Tensor  # (1 or C, out)
 
 
-def apply_dense(x: Tensor, layer: Dense) -> Tensor:
+def apply_dense(x: Tensor, layer: DenseLayer) -> Tensor:
     """(C, B, in) -> (C, B, out)."""
     if len(layer.weight) == 1:
         return functional.linear(x, layer.weight[0], layer.bias[0])
     return torch.baddbmm(layer.bias.unsqueeze(1), x, layer.weight.transpose(1, 2))
 
 
-def write_gradient(x: Tensor, slope: Tensor, gradient: Dense) -> None:
+def write_gradient(x: Tensor, slope: Tensor, gradient: DenseLayer) -> None:
     """Write each client's gradient of a layer, from the layer's input and the slope at its output."""
     torch.bmm(slope.transpose(1, 2), x, out=gradient.weight)
     torch.sum(slope, 1, out=gradient.bias)
 
 
-def slope_before(slope: Tensor, layer: Dense) -> Tensor:
+def slope_before(slope: Tensor, layer: DenseLayer) -> Tensor:
     """The slope at a layer's input, (C, B, in)."""
     if len(layer.weight) == 1:
         return slope @ layer.weight[0]
@@ -62,7 +62,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dense_pass(
-    x: Tensor, layers: Sequence[Dense], gradients: Sequence[Dense], labels: Tensor
+    x: Tensor, layers: Sequence[DenseLayer], gradients: Sequence[DenseLayer], labels: Tensor
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Forward and backward pass through dense layers with ReLU between them; writes each layer's gradient.
 
@@ -154,8 +154,8 @@ class LeNetLearner:
             x = apply_dense(x, layer).relu_()
         return apply_dense(x, layers[-1])
 
-    def _read(self, named: dict[str, Tensor]) -> tuple[Convolutions, tuple[Dense, ...]]:
+    def _read(self, named: dict[str, Tensor]) -> tuple[Convolutions, tuple[DenseLayer, ...]]:
         """Named parameters as layers, conv3 as a dense layer."""
         first = Convolutions(*(named[f"{layer}.{kind}"] for layer in ("conv1", "conv2") for kind in ("weight", "bias")))
-        dense = (Dense(named[f"{n}.weight"].flatten(2), named[f"{n}.bias"]) for n in DENSE)
+        dense = (DenseLayer(named[f"{n}.weight"].flatten(2), named[f"{n}.bias"]) for n in DENSE)
         return first, tuple(dense)
