@@ -118,7 +118,10 @@ def small_settings(name: str, seed: int, **changes: Any) -> Settings:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of real runs: the joint plan and FedPer on two seeds each, and Algorithm 2's plans once."""
     folder = tmp_path_factory.mktemp("runs")
-    joint: dict[str, Any] = {"allocation": {"rule": "joint", "form": "fast"}}
+    joint: dict[str, Any] = {
+        "allocation": {"rule": "joint", "form": "fast"},
+        "radio": {"computation": "operations"},  # so that somebody misses a deadline
+    }
     safe: dict[str, Any] = {"allocation": {"rule": "joint", "form": "safe", "solver": "dca"}, "rounds": 3}
     for seed in (0, 1):
         leanfed.run(small_settings("FLPDSP-OPT", seed, **joint), folder / f"joint-{seed}")

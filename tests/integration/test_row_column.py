@@ -47,8 +47,8 @@ def test_one_line_puts_a_column_everywhere(charged: Run, tmp_path: Path) -> None
     told = CliRunner().invoke(app, ["compare", *folders])
     assert told.exit_code == 0, told.output
     lines = told.output.split("to 40% accuracy")[1].splitlines()
-    assert lines[1].endswith("CO2 [g]")
-    last = {line.split()[0]: line.split()[-1] for line in lines[2:4]}
+    assert lines[1].endswith("CO2 [g]: sustained (first)")
+    last = {line.split()[0]: line.split()[-1].strip("()") for line in lines[2:4]}
     assert float(last["charged"]) > 0
     assert last["finished"] == "-"  # an older folder lacks it
 
