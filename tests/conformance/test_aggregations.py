@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from leanfed.algorithms import ALGORITHMS, Upload
+from leanfed.algorithms.uploads import Listed
 from leanfed.compression import exact
 from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean
 from leanfed.rounds.loop import start
@@ -71,10 +72,13 @@ def test_no_order_of_a_hundred_uploads_changes_a_bit_of_their_mean(dtype: torch.
     sent = [Upload(500, torch.randn(500, generator=rng).to(dtype)) for _ in range(50)]
     places = [torch.randperm(500, generator=rng)[:60].sort().values for _ in range(50)]
     sent += [Upload(500, torch.randn(60, generator=rng).to(dtype), place) for place in places]
-    rule, means = WeightedMean(), []
+    totals, means = [], []
     for seed in range(5):
         order = np.random.default_rng(seed).permutation(100)
-        means.append(rule.combine(500, gamma[order], [sent[n] for n in order]))
+        totals.append(exact.zeros(500))  # float64: rounded to float32 any sum would look independent of its order
+        Listed([sent[n] for n in order]).add_to(totals[-1], gamma[order])
+        means.append(WeightedMean().combine(500, gamma[order], [sent[n] for n in order]))
+    assert all(torch.equal(total, totals[0]) for total in totals)
     assert all(torch.equal(mean, means[0]) for mean in means)
     plain = sum(g * upload.dense().double() for g, upload in zip(gamma, sent, strict=True))
     assert torch.allclose(means[0].double(), plain, rtol=1e-6, atol=1e-9)
