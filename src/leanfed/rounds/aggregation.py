@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Final, Literal, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -18,6 +19,8 @@ from leanfed.compression import exact
 from leanfed.records import Floats, Section
 from leanfed.registry import Registry
 from leanfed.rounds.exchange import STATISTICS, Answers
+
+AVERAGE = "average"  # the server's memory of past mean gradients
 
 
 class Aggregation(Section):
@@ -77,7 +80,28 @@ def update_server(
         mean = divided(answers.total, answers.gamma)
     else:
         mean = rule.combine(len(server.shared), answers.gamma, answers.uploads)
-    after = algorithm.step(server, mean, training, number)
+    after = stepped(algorithm, server, mean, training, number)
     if answers.statistics is None:
         return after
     return ServerState(after.shared, {**after.memory, STATISTICS: answers.statistics})
+
+
+def stepped(algorithm: Algorithm, server: ServerState, mean: Tensor, training: Training, number: int) -> ServerState:
+    """The method's step along the combined uploads, cut, averaged and scaled as `training.server` says."""
+    how, memory = training.server, dict(server.memory)
+    if how.cap is not None:
+        norm = math.sqrt(np.square(mean.numpy(), dtype=np.float64).sum())  # in one thread, so in one order
+        mean = mean * min(1.0, how.cap / norm) if norm > 0 else mean
+    if how.average:
+        past = memory.get(AVERAGE, torch.zeros_like(mean))
+        memory[AVERAGE] = mean = past * how.average + mean * (1 - how.average)
+    if how.scale != 1.0:
+        mean = mean * how.scale
+    return algorithm.step(ServerState(server.shared, memory), mean, training, number)
+
+
+def why_plain_step(algorithm: Algorithm) -> str | None:
+    """Why the server's step cannot be damped for a method, or None if it can."""
+    if type(algorithm).step is Algorithm.step:
+        return None
+    return "its server does not step along a gradient"

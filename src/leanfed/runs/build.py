@@ -165,7 +165,8 @@ def resume(
 def prepare(settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None) -> Experiment:
     """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused."""
     world = build_world(settings, data_dir, scratch)
-    planner = Planner(settings.allocation, Accountant(settings.radio, world), settings.rounds)
+    accountant = Accountant(settings.radio, world)
+    planner = Planner(settings.allocation, accountant, settings.rounds, settings.theory)
     _check_uploads(world, planner.plan(0).plan)  # refuses now what would fail in the first round
     return Experiment(settings, world, planner)
 

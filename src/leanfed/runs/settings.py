@@ -22,14 +22,14 @@ from pydantic_core import ErrorDetails
 
 import leanfed.algorithms  # noqa: F401  (registers the methods)
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
-from leanfed.algorithms.contract import Training
+from leanfed.algorithms.contract import ServerStep, Training
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.allocation.base import ALLOCATORS
 from leanfed.errors import SettingsError, nearest
 from leanfed.files import parse_json, parse_toml, read_text
 from leanfed.records import Section
 from leanfed.registry import Registry
-from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean
+from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean, why_plain_step
 from leanfed.rounds.costs import RadioSettings
 from leanfed.rounds.engine import ENGINES
 from leanfed.rounds.evaluation import EvaluationSettings
@@ -128,12 +128,11 @@ class Settings(Section):
         return allocation.fitted(value, task.model)
 
     @model_validator(mode="after")
-    def _theta_has_a_source(self) -> Settings:
-        if self.allocation.theta == "estimated" and not self.theory.every:
-            raise ValueError("allocation.theta = 'estimated' needs measurements; set theory.every, e.g. to 10")
-        reason = why_no_bound(self.algorithm, self.training)
-        if self.allocation.theta == "estimated" and reason is not None:
-            raise ValueError(f"allocation.theta = 'estimated' has no theorem to go by: {reason}; use theta = 'given'")
+    def _a_damped_step_needs_a_gradient(self) -> Settings:
+        reason = why_plain_step(self.algorithm)
+        if reason is not None and self.training.server != ServerStep():
+            name = self.algorithm.model_dump()["name"]
+            raise ValueError(f"training.server cannot change the step of {name!r}: {reason}; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -179,12 +178,20 @@ class Settings(Section):
         """What a user should know of these settings before a run."""
         reason = why_no_bound(self.algorithm, self.training) if self.theory.every else None
         theory = () if reason is None else (f"the gradient norm is recorded without Theorem 1's bound: {reason}.",)
-        return (*self.algorithm.notes(), *theory, *self._ignored_limits())
+        return (*self.algorithm.notes(), *theory, *self._about_theta(), *self._ignored_limits())
+
+    def _about_theta(self) -> list[str]:
+        """Where theta comes from, if Theorem 1 does not speak of these settings."""
+        reason = why_no_bound(self.algorithm, self.training)
+        if self.allocation.rule == "own" or self.allocation.theta == "given" or reason is None:
+            return []
+        return [f"theta is estimated by the formulas below Eq. (27), although they do not cover this run: {reason}."]
 
     def _ignored_limits(self) -> list[str]:
         """Limits that were set, though nothing is planned under them."""
         given, usual = self.allocation, AllocationSettings()
-        names = ("deadline_s", "energy_budget_j", "energy_total_j") if given.rule == "own" else ()
+        free = given.rule == "own" and given.wait != "pace"
+        names = ("deadline_s", "energy_budget_j", "energy_total_j") if free else ()
         changed = [name for name in names if getattr(given, name) != getattr(usual, name)]
         return [f"allocation.{name} has no effect with allocation.rule = 'own'." for name in changed]
 
