@@ -95,7 +95,7 @@ class Planner:
 
     def observe(self, row: Mapping[str, Any]) -> None:
         """Record a finished round's row: later rounds compute their theta from the constants measured in it."""
-        if self.settings.theta == "estimated" and row["theory_loss"] is not None:
+        if self.settings.theta == "estimated" and row.get("theory_loss") is not None:
             self._measured.append({name: row[name] for name in ("round", *CONSTANTS)})
 
     @property
