@@ -7,6 +7,7 @@ from leanfed.reproduction.paper import (
     cifar10,
     convergence,
     fair,
+    felt,
     joint,
     literal,
     mrpc,
@@ -14,6 +15,7 @@ from leanfed.reproduction.paper import (
     partition,
     personal,
     svhn,
+    theta,
 )
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "cifar10",
     "convergence",
     "fair",
+    "felt",
     "joint",
     "literal",
     "mnist",
@@ -30,4 +33,5 @@ __all__ = [
     "partition",
     "personal",
     "svhn",
+    "theta",
 ]

@@ -73,7 +73,8 @@ ROWS: Final[Mapping[str, Changes]] = {
 }
 PROTOCOL: Final[Changes] = ("evaluation.every=1",)
 HALFWAY, END, LAST = "halfway", "end", 5  # target names; evaluations in an end
-SUSTAINED, FIRST, JOULES = "seconds, sustained", "seconds, first crossing", "joules, sustained"
+SUSTAINED, FIRST = "sustained seconds to the target", "seconds to the target"
+JOULES = "energy to the target (J), sustained"
 ACCURACY, WORST, PACE_S, TAKING = "accuracy", "worst decile", "seconds a round", "participants"
 SHARE = "seconds of FLPDSP-OPT fast over its own"  # in a baseline's row; by damped fast in a damped one's
 MOMENT = "accuracy after 30 s"
