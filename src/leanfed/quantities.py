@@ -111,6 +111,7 @@ COLUMNS: Final = (
     Quantity("k", C, float, "1", "keep rate of the base gradient"),
     Quantity("r", C, float, "1", "keep rate of the head"),
     Quantity("share", C, float, "1", "share of the band"),
+    Quantity("weight", C, float, "1", "weight in the update, where a rule chooses it", since="0.2.0"),
     Quantity("accuracy", R + C + E, float, "1", "accuracy", "none", "last", in_summary=True, score=ACCURACY),
     Quantity("loss", R + C + E, float, "1", "loss", "none", "last", in_summary=True, score=LOSS),
     Quantity("worst_decile", R, float, "1", "worst decile", "none", "last", in_summary=True, score=WORST),

@@ -44,6 +44,14 @@ class Aggregation(Section):
     def combine(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Tensor:
         """The update (size,) from the uploads of a round and their weights gamma_n, in the order of the plan."""
 
+    def weigh(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Floats | None:
+        """(n,) the weight of each upload, if the update is their weighted sum; then `combine` is not asked."""
+        return None
+
+    def misfit(self, algorithm: Algorithm) -> str | None:
+        """Why the rule cannot combine the uploads of a method, as a clause; None if it can."""
+        return None
+
 
 AGGREGATIONS: Final[Registry[type[Aggregation]]] = Registry("aggregation rule")
 
@@ -72,14 +80,22 @@ def divided(total: Tensor, gamma: Floats) -> Tensor:
     return (total / weight if weight > 0 else total).to(torch.float32)
 
 
-def update_server(
-    algorithm: Algorithm, rule: Aggregation, server: ServerState, answers: Answers, training: Training, number: int
-) -> ServerState:
-    """The server's state after a round: combine the uploads by the rule, then take the method's step."""
+def combined(rule: Aggregation, size: int, answers: Answers) -> tuple[Tensor, Floats | None]:
+    """The update by the rule, and the weight of each upload if the rule has chosen it."""
     if answers.total is not None:
-        mean = divided(answers.total, answers.gamma)
-    else:
-        mean = rule.combine(len(server.shared), answers.gamma, answers.uploads)
+        return divided(answers.total, answers.gamma), None
+    weights = rule.weigh(size, answers.gamma, answers.uploads)
+    if weights is None:
+        return rule.combine(size, answers.gamma, answers.uploads), None
+    total = exact.zeros(size)
+    Listed(answers.uploads).add_to(total, weights)
+    return total.to(torch.float32), weights
+
+
+def update_server(
+    algorithm: Algorithm, server: ServerState, mean: Tensor, answers: Answers, training: Training, number: int
+) -> ServerState:
+    """The server's state after a round: the method's step along the combined uploads, and shared statistics."""
     after = stepped(algorithm, server, mean, training, number)
     if answers.statistics is None:
         return after

@@ -13,7 +13,8 @@ from leanfed.algorithms.contract import ServerState
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.registry import Registry
-from leanfed.rounds.aggregation import update_server
+from leanfed.rounds.adversary import tampered
+from leanfed.rounds.aggregation import combined, update_server
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.evaluation import Evaluation, evaluate
 from leanfed.rounds.exchange import Answers
@@ -29,6 +30,7 @@ class RoundOutcome:
     samples: Ints  # samples processed
     entries: Ints  # values uploaded
     coded_bits: Floats | None = None  # bits of the coded uploads; None without the codec
+    weights: Floats | None = None  # of the uploads in the update; None: gamma over its sum, or not a weighted sum
 
 
 def empty_outcome(server: ServerState) -> RoundOutcome:
@@ -61,9 +63,14 @@ class Engine(ABC):
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
         """One round: the clients' exchange, then the server's aggregation and step."""
         world = self.world
-        answers = self.exchange(server, clients, plan, single=world.aggregation.single_uploads)
-        after = update_server(world.algorithm, world.aggregation, server, answers, world.training, plan.round)
-        return RoundOutcome(after, answers.loss, answers.samples, answers.entries, answers.coded_bits)
+        liars = world.liars.intersection(plan.participants)
+        single = world.aggregation.single_uploads or bool(liars)
+        answers = self.exchange(server, clients, plan, single=single)
+        if liars:
+            answers = tampered(world.adversary, answers, plan.participants, liars, world.task.seed, plan.round)
+        mean, weights = combined(world.aggregation, len(server.shared), answers)
+        after = update_server(world.algorithm, server, mean, answers, world.training, plan.round)
+        return RoundOutcome(after, answers.loss, answers.samples, answers.entries, answers.coded_bits, weights)
 
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """Test every client's model on its own test set."""

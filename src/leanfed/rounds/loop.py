@@ -127,6 +127,7 @@ def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | 
         "loss": outcome.loss,
         "samples": outcome.samples,
         "entries": outcome.entries,
+        "weight": [None] * len(clients) if outcome.weights is None else outcome.weights,
         "accuracy": tested.accuracy_per_client[clients] if tested else [None] * len(clients),
     }
 

@@ -15,6 +15,7 @@ from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ClientState, Cohort, Training
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, RoundPlan
+from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import Aggregation, WeightedMean
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import STATISTICS
@@ -37,6 +38,21 @@ class World:
     renew_statistics: int = 0  # batches on which a client renews its running statistics before a test
     scratch: Path | None = None  # folder for client states that do not fit into memory
     aggregation: Aggregation = field(default_factory=WeightedMean)
+    adversary: Adversary = field(default_factory=Adversary)
+
+    @cached_property
+    def liars(self) -> frozenset[int]:
+        """The clients that lie."""
+        return self.adversary.liars(self.task.clients, self.task.seed)
+
+    @cached_property
+    def judged(self) -> Floats:
+        """gamma of the clients whose results count: without those that lie."""
+        if not self.liars:
+            return self.task.gamma
+        gamma = self.task.gamma.copy()
+        gamma[list(self.liars)] = 0.0
+        return np.asarray(gamma / gamma.sum())
 
     @cached_property
     def split(self) -> Split:

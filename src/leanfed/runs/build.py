@@ -36,6 +36,7 @@ from leanfed.results import (
     write_summary,
     write_table,
 )
+from leanfed.rounds.adversary import flipped
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import Engine
@@ -187,8 +188,10 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
     """The task and method of the settings; `scratch` is a folder for client states that do not fit into memory."""
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
     renew = settings.evaluation.renew_statistics
-    who, rule = settings.participation, settings.aggregation
-    return World(task, settings.algorithm, settings.training, who, renew, scratch, rule)
+    who, rule, adversary = settings.participation, settings.aggregation, settings.adversary
+    if adversary.kind == "label-flip":
+        task = flipped(task, adversary.liars(task.clients, task.seed))
+    return World(task, settings.algorithm, settings.training, who, renew, scratch, rule, adversary)
 
 
 def engine_of(settings: Settings, world: World) -> Engine:

@@ -20,7 +20,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-import leanfed.algorithms  # noqa: F401  (registers the methods)
+import leanfed.algorithms  # registers the methods
+import leanfed.rounds.robust  # noqa: F401  (registers rules)
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
 from leanfed.algorithms.contract import ServerStep, Training
 from leanfed.algorithms.flpdsp import Flpdsp
@@ -29,6 +30,7 @@ from leanfed.errors import SettingsError, nearest
 from leanfed.files import parse_json, parse_toml, read_text
 from leanfed.records import Section
 from leanfed.registry import Registry
+from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean, why_plain_step
 from leanfed.rounds.costs import RadioSettings
 from leanfed.rounds.engine import ENGINES
@@ -110,6 +112,8 @@ class Settings(Section):
         default_factory=WeightedMean
     )
     """What the server makes of the uploads: the rule and its own settings."""
+    adversary: Adversary = Field(default_factory=Adversary)
+    """Dishonest clients, for experiments."""
     radio: RadioSettings = Field(default_factory=RadioSettings)
     """What rounds cost."""
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
@@ -133,6 +137,17 @@ class Settings(Section):
         if reason is not None and self.training.server != ServerStep():
             name = self.algorithm.model_dump()["name"]
             raise ValueError(f"training.server cannot change the step of {name!r}: {reason}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _a_rule_fits_the_uploads(self) -> Settings:
+        reason = self.aggregation.misfit(self.algorithm)
+        if reason is not None:
+            rule, method = (section.model_dump()["name"] for section in (self.aggregation, self.algorithm))
+            other = "mean" if self.algorithm.upload_form == "mask" else "clip"
+            raise ValueError(
+                f"aggregation.name = {rule!r} cannot combine the uploads of {method!r}: {reason}; use {other!r}"
+            )
         return self
 
     @model_validator(mode="after")
