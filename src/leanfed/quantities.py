@@ -128,6 +128,7 @@ COLUMNS: Final = (
     Quantity("coded_bits", R + C, float, "bit", "coded bytes on the wire", "sum", "sum"),
     Quantity("download_bits", R, float, "bit", "broadcast", "none", "sum"),
     Quantity("flops", R + C, float, "FLOP", "computation", "sum", "sum", in_summary=True, cost=TFLOPS),
+    Quantity("epsilon", R, float, "1", "privacy spent (epsilon)", "none", "last", in_summary=True, since="0.2.0"),
     # Theorem 1, where it is measured.
     Quantity("gradient_norm_sq", R, float, "1", "squared gradient norm"),
     *(Quantity(f"theory_{name}", R, float, "1", f"{name} of Theorem 1") for name in (

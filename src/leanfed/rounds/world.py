@@ -19,6 +19,7 @@ from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import Aggregation, WeightedMean
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import STATISTICS
+from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.selection import Moment, Participation, select
 from leanfed.streams import stream
 from leanfed.tasks.chain import Chain, tail_share
@@ -39,6 +40,7 @@ class World:
     scratch: Path | None = None  # folder for client states that do not fit into memory
     aggregation: Aggregation = field(default_factory=WeightedMean)
     adversary: Adversary = field(default_factory=Adversary)
+    ledger: Ledger | None = None  # of a private run
 
     @cached_property
     def liars(self) -> frozenset[int]:
@@ -105,7 +107,7 @@ class World:
         """The round's participants with the method's own keep rates."""
         cohort = self.cohort(round_number, reachable)
         k, r = self.algorithm.rates(self.task.clients)
-        chosen = np.array(cohort)
+        chosen = np.array(cohort, dtype=np.int64)
         return RoundPlan(round_number, cohort, k[chosen], r[chosen])
 
     def samples(self, clients: tuple[int, ...]) -> Floats:

@@ -36,6 +36,7 @@ from leanfed.rounds.costs import RadioSettings
 from leanfed.rounds.engine import ENGINES
 from leanfed.rounds.evaluation import EvaluationSettings
 from leanfed.rounds.forms import AllocationSettings
+from leanfed.rounds.privacy import Privacy
 from leanfed.rounds.probing import TheorySettings, why_no_bound
 from leanfed.rounds.selection import SELECTIONS, Participation
 from leanfed.simulation.choose import AUTO
@@ -112,6 +113,8 @@ class Settings(Section):
         default_factory=WeightedMean
     )
     """What the server makes of the uploads: the rule and its own settings."""
+    privacy: Privacy = Field(default_factory=Privacy)
+    """Differential privacy of the shared part."""
     adversary: Adversary = Field(default_factory=Adversary)
     """Dishonest clients, for experiments."""
     radio: RadioSettings = Field(default_factory=RadioSettings)
@@ -148,6 +151,28 @@ class Settings(Section):
             raise ValueError(
                 f"aggregation.name = {rule!r} cannot combine the uploads of {method!r}: {reason}; use {other!r}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _privacy_covers_what_is_released(self) -> Settings:
+        if self.privacy.unit == "none":
+            return self
+        poisson = self.participation.selection == "poisson"
+        refusals = {
+            "the statistics of shared layers would travel without noise; set task.statistics = 'private'": (
+                self.task.statistics == "shared"
+            ),
+            "masks are no gradients to clip; choose another method": self.algorithm.upload_form == "mask",
+            "only the sum of clipped uploads has a known sensitivity; set aggregation.name = 'mean'": (
+                self.aggregation.single_uploads
+            ),
+            "the accountant 'exact' knows no sampling; set privacy.accountant = 'rdp' or 'pld'": (
+                poisson and self.privacy.accountant == "exact"
+            ),
+        }
+        for reason, broken in refusals.items():
+            if broken:
+                raise ValueError(f"privacy.unit = 'client': {reason}")
         return self
 
     @model_validator(mode="after")
@@ -193,7 +218,20 @@ class Settings(Section):
         """What a user should know of these settings before a run."""
         reason = why_no_bound(self.algorithm, self.training) if self.theory.every else None
         theory = () if reason is None else (f"the gradient norm is recorded without Theorem 1's bound: {reason}.",)
-        return (*self.algorithm.notes(), *theory, *self._about_theta(), *self._ignored_limits())
+        return (*self.algorithm.notes(), *theory, *self._about_theta(), *self._about_privacy(), *self._ignored_limits())
+
+    def _about_privacy(self) -> list[str]:
+        """What privacy does not cover, and why nothing is gained by sampling."""
+        if self.privacy.unit == "none":
+            return []
+        notes = [
+            "privacy covers the shared weights; the server itself, losses, sample counts and tests are not covered."
+        ]
+        if self.participation.selection != "poisson":
+            notes.append(
+                "privacy is counted without sampling: only participation.rule = 'poisson' can be accounted for."
+            )
+        return notes
 
     def _about_theta(self) -> list[str]:
         """Where theta comes from, if Theorem 1 does not speak of these settings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,14 @@ import polars as pl
 import pytest
 
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
+from leanfed.files import read_json
 from leanfed.reproduction.catalogue import ENTRIES, Measured, Scale
 from leanfed.reproduction.judging import key_of
 from leanfed.reproduction.library import content_key
 from leanfed.reproduction.paper import fair
 from leanfed.reproduction.paper.protocol import MNIST
+
+RESULTS = Path(__file__).resolve().parents[3] / "results"
 
 
 def outcome(method: str, accuracy: Sequence[float], seconds: float, seed: int = 20) -> Any:
@@ -95,3 +99,18 @@ def test_the_papers_entries_share_the_runs_of_the_headline() -> None:
     drawn = ENTRIES["mnist-accuracy"].jobs(ENTRIES["mnist-accuracy"].scale(1, False))
     assert {content_key(job.settings) for job in drawn} <= there
     assert MNIST.first_seed == ENTRIES["mnist-cost"].first_seed == 20
+
+
+def test_what_was_chosen_is_what_scored_best() -> None:
+    scores: dict[str, dict[str, float]] = {}
+    for number in read_json(RESULTS / "fair-development" / "results.json")["numbers"]:
+        if number["ours"]:
+            scores.setdefault(number["labels"]["method"], {})[number["labels"]["rate"]] = number["mean"]
+    for row in fair.ROWS:
+        if row != fair.MASKS:
+            settings = MNIST.job(row, fair.ROWS[row], "Class-4", 20, Scale((20,))).settings
+            assert max(scores[row], key=scores[row].__getitem__) == f"{settings.training.learning_rate:g}", row
+    for row in fair.STEPPED:
+        tried = {steps: scores[f"{row}, {steps} head steps"]["0.1"] for steps in fair.TRIED_STEPS}
+        best = max(tried, key=tried.__getitem__)
+        assert f"algorithm.head_steps={best}" in fair.ROWS[row]

@@ -104,9 +104,7 @@ def test_nobody_gains_by_shouting(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["median", "trimmed-mean"])
 def test_what_cannot_work_on_sparse_uploads_is_refused(name: str) -> None:
-    with pytest.raises(
-        SettingsError, match=rf"name = '{name}' cannot .* 'flpdsp': more than half.*'clip'"
-    ):
+    with pytest.raises(SettingsError, match=rf"name = '{name}' cannot .* 'flpdsp': more than half.*'clip'"):
         Settings.from_values({"aggregation": {"name": name}})
     Settings.from_values({"aggregation": {"name": name}, "algorithm": {"name": "fedper"}})
 

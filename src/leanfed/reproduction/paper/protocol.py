@@ -28,9 +28,25 @@ BASELINES: Final[Mapping[str, str]] = {
 }
 YARDSTICK: Final = "FedPer, equal"
 PUBLISHED: Final = "FLPDSP-OPT plain"  # the form that the paper's numbers of FLPDSP-OPT are set beside
-HEAD_STEPS: Final = 5  # of every method that gets further head steps, on LeNet-5
-# Learning rates on MNIST where they are not the 0.1 of the settings files; `fair-development` chose them.
-RATES: Final[Mapping[str, float]] = {}
+# Learning rates on MNIST where they are not the 0.1 of the settings files: `fair-development` chose them.
+RATES: Final[Mapping[str, float]] = dict.fromkeys(
+    (
+        "FLPDSP-OPT safe",
+        "FLPDSP-OPT plain",
+        "FLPDSP-OPT fast, damped",
+        "FedPer",
+        "LG-FedAvg",
+        "FedAvg",
+        "FedAvg-P",
+        "Head-only",
+        "FedPer + head steps + pace",
+        "FedRep + head steps + pace",
+        "LG-FedAvg, k = 0.05 + feedback + pace",
+        "FedPer + head steps + pace, damped",
+        "FLPDSP, k = 0.05, fastest 60 %, damped",
+    ),
+    0.3,
+)
 OPT: Final[Mapping[str, Changes]] = {f"FLPDSP-OPT {form}": (f"allocation.form={form}",) for form in reversed(FORMS)}
 EQUAL: Final[Mapping[str, Changes]] = {
     f"{shown}, equal": (*OWN, f"algorithm.name={name}") for shown, name in BASELINES.items()
@@ -82,8 +98,7 @@ class Study:
     ) -> Job:
         """One run; `changes` come after the partition's and before what makes it quick."""
         file, own = self.partitions[partition]
-        bare = method if method in self.rates else method.partition(",")[0]
-        rate = (f"training.learning_rate={self.rates[bare]:g}",) if bare in self.rates else ()
+        rate = (f"training.learning_rate={self.rates[key]:g}",) if (key := _without_band(method)) in self.rates else ()
         name = f"{method}, {partition}" + (" (quick)" if scale.quick else "")
         last = [*(self.quick if scale.quick else ()), f"seed={seed}", f"name={name}", "run.threads=1"]
         settings = Settings.from_toml(CONFIGS / f"{file}.toml", [*own, *rate, *changes, *last])
@@ -102,6 +117,15 @@ class Study:
 
     def _stop(self, partition: str, stop: bool) -> Changes:
         return (f"run.stop_at_accuracy={max(self.targets[partition])}",) if stop else ()
+
+
+def _without_band(method: str) -> str:
+    """A method's name without its bandwidth rule.
+
+    >>> _without_band("FedPer, equal"), _without_band("FLPDSP-OPT fast, damped")
+    ('FedPer', 'FLPDSP-OPT fast, damped')
+    """
+    return method.removesuffix(", equal").removesuffix(", min-max")
 
 
 def longer(rounds: int, decay: float) -> Changes:
