@@ -36,7 +36,7 @@ def explained(path: Path, action: str = "write") -> Iterator[None]:
     except OSError as error:
         advice = (
             "Check the path and its permissions."
-            if action == "read"
+            if action in ("read", "remove")
             else "Free some space, fix the permissions or choose another folder; nothing that was complete is lost."
         )
         raise StorageError(f"Cannot {action} {path}: {error.strerror or error}. {advice}") from error
@@ -59,6 +59,12 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def remove(path: Path) -> None:
+    """Delete a file, if it is there."""
+    with explained(path, "remove"):
+        path.unlink(missing_ok=True)
+
+
 def check_parent(path: Path) -> None:
     """Refuse a file more than one folder below what is there: a slip of the pen should not grow a tree of folders."""
     above = path.parent.parent
@@ -77,6 +83,19 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             _flush(path.parent)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def write_frame(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a polars table atomically; the library reports some failed writes as errors of its own."""
+    import polars as pl
+
+    def translated(partial: Path) -> None:
+        try:
+            write(partial)
+        except pl.exceptions.PolarsError as error:
+            raise OSError(str(error)) from error
+
+    write_atomically(path, translated)
 
 
 def is_partial_of(path: Path, names: Collection[str]) -> bool:
@@ -196,9 +215,10 @@ def folder_lock(folder: Path) -> Iterator[None]:
         if not locked:
             owner = _read_owner(descriptor) or "an unknown process"
             raise BusyError(f"{folder} is in use by {owner}. Wait for it to end, stop it, or choose another folder.")
-        os.ftruncate(descriptor, 0)
-        # The first byte stays empty: it is the one that Windows locks, and no other process can read it there.
-        os.write(descriptor, f" {os.getpid()} {socket.gethostname()}\n".encode())
+        with explained(path):
+            os.ftruncate(descriptor, 0)
+            # The first byte stays empty: it is the one that Windows locks, and no other process can read it there.
+            os.write(descriptor, f" {os.getpid()} {socket.gethostname()}\n".encode())
         yield
     finally:
         os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,8 @@ from leanfed.files import (
     lock_owner,
     make_folder,
     read_json,
-    write_atomically,
+    remove,
+    write_frame,
     write_json,
 )
 from leanfed.manifest import BEFORE, MANIFEST, newest_manifest
@@ -134,7 +136,7 @@ class RunFolder:
             for folder in (self.path, self.checkpoint):
                 for left in folder.glob(".*.partial"):
                     if is_partial_of(left, WRITTEN):
-                        left.unlink(missing_ok=True)
+                        remove(left)
             yield
 
     def read_settings(self) -> dict[str, Any]:
@@ -161,9 +163,12 @@ class RunFolder:
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one event with the time of day."""
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
-        with explained(self.events), self.events.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}) + "\n"
+        with explained(self.events), self.events.open("a+b") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else f"\n{line}"  # a crash cut the last one short
+            file.write(line.encode())
 
     def read_events(self) -> Iterator[dict[str, Any]]:
         """All events; a line cut short by a crash is skipped."""
@@ -209,7 +214,7 @@ def new_run_folder(path: Path) -> Iterator[RunFolder]:
     with folder.hold():
         check_unused(path)  # another process may have been faster
         for name in BEFORE_SETTINGS - {".lock", folder.checkpoint.name}:
-            (path / name).unlink(missing_ok=True)
+            remove(path / name)
         yield folder
 
 
@@ -271,15 +276,7 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 def write_table(path: Path, table: pl.DataFrame) -> None:
     """Write a Parquet file atomically."""
-    import polars as pl
-
-    def write(partial: Path) -> None:
-        try:
-            table.write_parquet(partial, statistics=False)
-        except pl.exceptions.PolarsError as error:  # how the library reports some failed writes
-            raise OSError(str(error)) from error
-
-    write_atomically(path, write)
+    write_frame(path, lambda partial: table.write_parquet(partial, statistics=False))
 
 
 def write_summary(folder: RunFolder, summary: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from leanfed.algorithms.contract import ServerState
 from leanfed.errors import StorageError
-from leanfed.files import explained, make_folder, sha256_of, write_json, write_new
+from leanfed.files import explained, make_folder, remove, sha256_of, write_json, write_new
 from leanfed.manifest import BEFORE, MANIFEST, DamagedError, read_manifest, saves_seen, sealed
 from leanfed.results import TABLES, read_rows, rows_to_arrays
 from leanfed.rounds.client_store import ClientStore
@@ -94,6 +95,8 @@ class Checkpoints:
                 troubles.append(str(error))
                 continue
             self.troubles = troubles
+            if not troubles:
+                self._sweep_interrupted()
             return progress
         if not any((self.folder / name).is_file() for name in (MANIFEST, BEFORE)) and saves_seen(self.folder) <= 1:
             return None  # nothing was saved, or a first save was cut short
@@ -203,11 +206,18 @@ class Checkpoints:
             except SafetensorError as error:
                 raise DamagedError(f"{path} is damaged ({error}).") from error
 
+    def _sweep_interrupted(self) -> None:
+        """Remove what a save that was cut short left: files of its own, or those that it did not come to sweep."""
+        named = {MANIFEST, *self._sums}
+        with suppress(DamagedError):
+            named |= {BEFORE, *read_manifest(self.folder / BEFORE)["sha256"]}
+        self._sweep(named)
+
     def _sweep(self, named: set[str]) -> None:
         """Remove files that no manifest names."""
         for path in self.folder.iterdir():
             if path.name not in named:
-                path.unlink(missing_ok=True)
+                remove(path)
 
 
 def _state_arrays(progress: Progress, clients: list[int]) -> Arrays:

@@ -152,16 +152,19 @@ def resume(
     settings = Settings.from_values(folder.read_settings(), str(folder.settings))
     with folder.hold():
         if folder.finished:
+            summary = read_json(folder.summary)
+            if all(event.get("event") != "finish" for event in folder.read_events()):  # killed before its last word
+                folder.log("finish", accuracy=summary.get("accuracy"))
             return Run(
                 settings,
-                read_json(folder.summary),
+                summary,
                 folder.read_table("rounds"),
                 folder.read_table("clients"),
                 folder.path,
             )
         experiment = prepare(settings, data_dir, scratch=folder.path)
         describe(folder, experiment)
-        if not folder.events.is_file():  # killed before its first word
+        if not any(folder.read_events()):  # killed before its first word
             _log_start(folder, settings, experiment)
         folder.log("resume")
         return _play_in_folder(experiment, folder, listen, notify)

@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from leanfed.errors import DataError
-from leanfed.files import explained, read_text, write_atomically
+from leanfed.files import explained, read_text, write_frame
 from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, bandwidth_in_round, path_gain
 from leanfed.wireless.fleet_columns import COLUMNS, check_values, choose_columns
 from leanfed.wireless.units import Array, dbm_to_w
@@ -99,7 +99,7 @@ def write_fleet(path: Path, states: Sequence[FleetState], numbers: Sequence[int]
     rounds = range(len(states)) if numbers is None else numbers
     table = pl.concat([_state_table(number, state) for number, state in zip(rounds, states, strict=True)])
     csv = _kind(path) == ".csv"
-    write_atomically(path, lambda partial: table.write_csv(partial) if csv else table.write_parquet(partial))
+    write_frame(path, lambda partial: table.write_csv(partial) if csv else table.write_parquet(partial))
 
 
 def _state_table(number: int, state: FleetState) -> pl.DataFrame:

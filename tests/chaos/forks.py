@@ -1,0 +1,189 @@
+"""A warm process that forks a child for every case: a run or a resume that meets a fault, or is killed after a while.
+
+Started by `Forks`, below, with faults.c preloaded; one JSON line asks, one answers. A child costs a third of a second,
+where a new interpreter would take five.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LIMIT_S = 120.0  # of one child; it takes half a second where the machine is idle
+HOW = {"fail": 1, "full": 2, "kill": 3, "torn": 4}  # as in faults.c
+Ended = Literal["done", "explained", "raw", "killed", "hung"]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child ended, what it said, and the calls it made in the folder, with the bytes that each wrote."""
+
+    ended: Ended
+    text: str
+    hit: bool
+    calls: tuple[tuple[str, int], ...]
+
+
+def why_not() -> str | None:
+    """Why faults cannot be injected on this machine, or None."""
+    if sys.platform != "linux":
+        return "the shim is written for Linux"
+    return None if shutil.which("cc") else "there is no C compiler"
+
+
+def compile_shim(folder: Path) -> Path:
+    """The shared library of faults.c."""
+    shim = folder / "faults.so"
+    command = ["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", shim, HERE / "faults.c", "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    return shim
+
+
+class Forks:
+    """The warm process, seen from outside."""
+
+    def __init__(self, shim: Path) -> None:
+        single = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.chaos.forks", shim],
+            env={**os.environ, **single, "POLARS_MAX_THREADS": "1", "LD_PRELOAD": str(shim), "PYTHONPATH": paths},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(
+        self,
+        verb: Literal["run", "resume"],
+        folder: Path,
+        settings: dict[str, Any],
+        *,
+        at: tuple[str, int] | None = None,
+        how: str = "fail",
+        kill_after_s: float | None = None,
+    ) -> Ending:
+        """Run or resume in a child; `at` is the call to fail: its key and how many of that key come before."""
+        asked = {"verb": verb, "folder": str(folder), "settings": settings, "kill_after_s": kill_after_s}
+        request = {**asked, "aim": None if at is None else [*at, HOW[how]]}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        return Ending(answer["ended"], answer["text"], answer["hit"], tuple(map(tuple, answer["calls"])))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate(timeout=60)
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a child prints is no answer
+    warm()
+    gc.disable()
+    gc.freeze()  # a collection in a child would touch, and so copy, every page
+    shim = ctypes.CDLL(sys.argv[1])
+    shim.faults_key.restype, shim.faults_size.restype = ctypes.c_char_p, ctypes.c_longlong
+    for line in sys.stdin:
+        print(json.dumps(in_child(shim, json.loads(line))), file=answers, flush=True)
+
+
+def warm() -> None:
+    """Load all that a run needs, but no polars call: its threads do not survive a fork."""
+    import torch
+
+    from leanfed.allocation.warm import load
+    from leanfed.rounds import client_store
+    from leanfed.runs.build import engine_of, prepare
+    from leanfed.runs.settings import Settings
+    from leanfed.simulation.choose import warm as load_kernels
+    from tests.chaos.variants import VARIANTS, settings_of
+
+    torch.set_num_threads(1)
+    client_store.MEMORY_LIMIT_BYTES = 0  # so that the scratch file of large states is met too
+    load_kernels()
+    load()
+    for name in VARIANTS:
+        settings = Settings.from_values(settings_of(name))
+        experiment = prepare(settings)
+        engine = engine_of(settings, experiment.world)
+        clients = experiment.world.new_clients()
+        server = experiment.world.algorithm.start_server(experiment.world.task)
+        engine.run_round(server, clients, experiment.planner.plan(0).plan)
+        engine.evaluate(server, clients)
+
+
+def in_child(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
+    """Fork, let the child do what is asked, and say how it ended."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        with os.fdopen(writing, "w") as report:
+            carry_out(shim, asked, report)
+        os._exit(0)
+    os.close(writing)
+    patience = LIMIT_S if asked["kill_after_s"] is None else asked["kill_after_s"]
+    with os.fdopen(reading) as report:
+        text = read_within(report, patience)
+    if text is None:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if text:
+        found: dict[str, Any] = json.loads(text)
+        return found
+    late = text is None and asked["kill_after_s"] is None
+    return {"ended": "hung" if late else "killed", "text": "", "hit": not late, "calls": []}
+
+
+def read_within(report: IO[str], seconds: float) -> str | None:
+    """All that a child reports, nothing if it dies before, or None if it does neither in time."""
+    ready, _, _ = select.select([report], [], [], seconds)
+    return report.read() if ready else None
+
+
+def carry_out(shim: ctypes.CDLL, asked: dict[str, Any], report: IO[str]) -> None:
+    """In the child: arm the shim, run or resume, and report."""
+    from leanfed.errors import LeanfedError
+    from leanfed.runs.build import resume, run
+    from leanfed.runs.settings import Settings
+
+    folder = Path(asked["folder"])
+    shim.faults_watch(str(folder).encode())
+    if asked["aim"] is not None:
+        key, occurrence, how = asked["aim"]
+        shim.faults_aim(key.encode(), occurrence, how)
+    ended, text = "done", ""
+    try:
+        if asked["verb"] == "run":
+            run(Settings.from_values(asked["settings"]), folder)
+        else:
+            resume(folder)
+    except LeanfedError as error:
+        ended, text = "explained", str(error)
+    except BaseException:
+        ended, text = "raw", traceback.format_exc()
+    count, hit = shim.faults_count(), bool(shim.faults_hit())
+    calls = [(shim.faults_key(n).decode(), shim.faults_size(n)) for n in range(count)]
+    report.write(json.dumps({"ended": ended, "text": text, "hit": hit, "calls": calls}))
+
+
+if __name__ == "__main__":
+    main()

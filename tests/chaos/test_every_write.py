@@ -1,0 +1,100 @@
+"""Every call that changes a run's folder may fail or be the last one: the run goes on to the same files.
+
+A few dozen faults run always; `-m slow` walks over all of them, and kills at 500 random instants.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.forks import Ending, Forks, compile_shim, why_not
+from tests.chaos.kills import Killer
+from tests.chaos.variants import ROUNDS, VARIANTS, settings_of
+from tests.chaos.walk import Crew, Whole, cases_of, contents, differences, numbered
+
+pytestmark = [
+    pytest.mark.waits,
+    pytest.mark.skipif(why_not() is not None, reason=f"faults cannot be injected: {why_not()}"),
+]
+STEP = 89  # a prime, so that all kinds of fault and of call are met: about 25 of 2,200 faults
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    with Crew(1, tmp_path_factory.mktemp("crew")) as started:
+        yield started
+
+
+def test_some_faults_in_every_variant(crew: Crew) -> None:
+    wholes = {variant: crew.unbroken(variant) for variant in VARIANTS}
+    cases = [case for variant in VARIANTS for case in cases_of(variant, wholes[variant])][::STEP]
+    assert len(cases) >= 24
+    assert {case.variant for case in cases} == set(VARIANTS)
+    assert {case.how for case in cases} == {"fail", "full", "kill", "torn"}
+    assert [line for _, wrong in crew.walk(cases, wholes) for line in wrong] == []
+
+
+def test_the_shim_sees_every_byte_of_a_folder(tmp_path: Path) -> None:
+    forks, folder = Forks(compile_shim(tmp_path)), tmp_path / "run"
+    ending = forks.ask("run", folder, settings_of("error-feedback"))
+    forks.close()
+    written: Counter[str] = Counter()
+    for key, size in ending.calls:
+        call, _, path = key.partition(" ")
+        written[path.replace("/.", "/").removeprefix(".").removesuffix(".partial")] += size if call == "write" else 0
+    flushed = {key for key, _ in ending.calls if key.startswith("fsync")}
+    saved = {f"checkpoint/manifest{end}.json": saves for end, saves in (("", ROUNDS), ("-before", ROUNDS - 1))}
+    for name in contents(folder).keys() - {".lock"}:
+        size = (folder / name).stat().st_size
+        if name in saved:  # rewritten in every round
+            assert sum(key == f"rename {name}" for key, _ in ending.calls) == saved[name]
+        else:
+            assert written[name] == size, name
+        head, _, tail = name.rpartition("/")
+        partial = f"fsync {head}{'/' if head else ''}.{tail}.partial"
+        assert name == "events.jsonl" or {f"fsync {name}", partial} & flushed, name
+
+
+def test_a_call_is_aimed_at_by_its_key_and_how_often_it_came_before() -> None:
+    ending = Ending("done", "", False, (("open a", 0), ("write a", 3), ("open b", 0), ("open a", 0)))
+    assert numbered(ending) == (("open a", 0), ("write a", 0), ("open b", 0), ("open a", 1))
+
+
+def test_what_is_different_left_over_or_missing_is_said(tmp_path: Path) -> None:
+    def write_events(*names: str) -> None:
+        lines = [json.dumps({"event": name}) + "\n" for name in names]
+        (tmp_path / "events.jsonl").write_text("".join(lines))
+
+    (tmp_path / "settings.json").write_text("{}")
+    write_events("start", "finish")
+    whole = Whole((), contents(tmp_path))
+    assert list(differences(whole, tmp_path, "x")) == []
+    write_events("start")
+    (tmp_path / "settings.json").write_text("[]")
+    (tmp_path / ".settings.json.12.partial").touch()
+    kinds = [line.partition(":")[0] for line in differences(whole, tmp_path, "x")]
+    assert kinds == ["leftover", "different", "events"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_fault(crew: Crew, variant: str) -> None:
+    whole = crew.unbroken(variant)
+    assert [line for _, wrong in crew.walk(cases_of(variant, whole), {variant: whole}) for line in wrong] == []
+
+
+@pytest.mark.slow
+def test_kills_at_random_instants(tmp_path: Path) -> None:
+    killer = Killer(tmp_path)
+    try:
+        wrong = [line for case in range(460) for line in killer.troubles(case)]
+        wrong += killer.processes(40)
+    finally:
+        killer.close()
+    assert wrong == []
+    assert killer.kills > 400

@@ -1,0 +1,30 @@
+"""The short runs that are broken: one for every kind of state that a folder keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ROUNDS = 6
+VARIANTS: dict[str, dict[str, Any]] = {
+    "error-feedback": {"algorithm": {"name": "flpdsp", "k": 0.1, "r": 0.5, "sparsify": {"error_feedback": True}}},
+    "joint-plan": {"allocation": {"rule": "joint"}},
+    "fedmask": {"algorithm": {"name": "fedmask"}, "run": {"checkpoint_every": 2, "threads": 1}},
+    "momentum": {
+        "algorithm": {"name": "fedper"},
+        "training": {"momentum": 0.5},
+        "participation": {"fraction": 0.5},
+        "theory": {"every": 3},
+    },
+}
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Six rounds of five clients with two embedded digits each."""
+    return {
+        "name": name,
+        "rounds": ROUNDS,
+        "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": 5}},
+        "evaluation": {"every": 2},
+        "run": {"threads": 1},
+        **VARIANTS[name],
+    }

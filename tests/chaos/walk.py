@@ -1,0 +1,211 @@
+"""The walk over every call that changes a run's folder: fail it, fill the disk there, kill before it or half-way.
+
+Then the run is taken up as a user would, and must end with the files of the unbroken run, byte for byte, and no others.
+
+    python -m tests.chaos.walk --workers 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Literal, Self
+
+from leanfed.files import lock_owner, sha256_of
+from leanfed.results import RunFolder
+from tests.chaos.counts import COUNTS, record
+from tests.chaos.forks import HOW, Ending, Forks, compile_shim, why_not
+from tests.chaos.variants import VARIANTS, settings_of
+
+OWN = {".lock", "events.jsonl"}  # process numbers and times: never the same twice
+KINDS = ("different", "bricked", "leftover", "events", "raw", "hung", "missed")  # what may be wrong
+Counts = dict[str, dict[str, int]]
+Call = tuple[str, int]  # "name path", and how many of that key come before
+
+
+@dataclass(frozen=True)
+class Case:
+    """What happens to which call of which run."""
+
+    variant: str
+    call: Call
+    how: str
+
+    def __str__(self) -> str:
+        key, before = self.call
+        return f"{self.variant}: {self.how} at {key} #{before + 1}"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An unbroken run: its calls, and what its folder holds in the end."""
+
+    calls: tuple[Call, ...]
+    content: dict[str, str]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Path -> SHA-256 of every file, or only that it is there."""
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: "" if name in OWN else sha256_of(file) for name, file in files.items()}
+
+
+def numbered(ending: Ending) -> tuple[Call, ...]:
+    """The calls of a child, each with how many of its key came before."""
+    seen: Counter[str] = Counter()
+    calls = []
+    for key, _ in ending.calls:
+        calls.append((key, seen[key]))
+        seen[key] += 1
+    return tuple(calls)
+
+
+def unbroken(forks: Forks, variant: str, folder: Path) -> Whole:
+    """Run a variant without a fault."""
+    ending = forks.ask("run", folder, settings_of(variant))
+    assert ending.ended == "done", ending
+    return Whole(numbered(ending), contents(folder))
+
+
+def take_up(forks: Forks, variant: str, folder: Path, *, kill_after_s: float | None = None) -> Ending:
+    """What a user does after any stop."""
+    verb: Literal["run", "resume"] = "resume" if (folder / "settings.json").is_file() else "run"
+    return forks.ask(verb, folder, settings_of(variant), kill_after_s=kill_after_s)
+
+
+def troubles(forks: Forks, case: Case, whole: Whole, folder: Path) -> Iterator[str]:
+    """What is wrong after a fault, one line each, beginning with its kind."""
+    first = forks.ask("run", folder, settings_of(case.variant), at=case.call, how=case.how)
+    if not first.hit:
+        yield f"missed: {case}"
+    if first.ended in ("raw", "hung"):
+        yield f"{first.ended}: {case}: {first.text}"
+    if first.ended != "done":
+        yield from taken_up(forks, case.variant, folder, str(case))
+    yield from differences(whole, folder, str(case))
+
+
+def taken_up(forks: Forks, variant: str, folder: Path, what: str) -> Iterator[str]:
+    """Whether a broken run can be taken up."""
+    again = take_up(forks, variant, folder)
+    if again.ended != "done":
+        yield f"bricked: {what}: {again.ended}: {again.text}"
+
+
+def differences(whole: Whole, folder: Path, what: str) -> Iterator[str]:
+    """Where a folder is not that of the unbroken run."""
+    found = contents(folder)
+    if extra := found.keys() - whole.content.keys():
+        yield f"leftover: {what}: {sorted(extra)}"
+    if lock_owner(folder) is not None:
+        yield f"leftover: {what}: the lock"
+    if different := [name for name, digest in whole.content.items() if found.get(name) != digest]:
+        yield f"different: {what}: {different}"
+    events = [event["event"] for event in RunFolder(folder).read_events()]
+    if events[:1] != ["start"] or events[-1:] != ["finish"]:
+        yield f"events: {what}: {events}"
+
+
+def cases_of(variant: str, whole: Whole) -> list[Case]:
+    """Every call failed and killed once; every write also cut in half, by a kill and by a disk that is full from then.
+
+    All calls but writes happen or do not: a kill right after one is a kill before the next.
+    """
+    return [
+        Case(variant, call, how)
+        for call in whole.calls
+        for how in (HOW if call[0].startswith("write ") else ("fail", "kill"))
+    ]
+
+
+class Crew:
+    """Some warm processes, each of which takes one case at a time."""
+
+    def __init__(self, workers: int, folder: Path) -> None:
+        shim = compile_shim(folder)
+        self.folder = folder
+        self._free: SimpleQueue[Forks] = SimpleQueue()
+        self._all = [Forks(shim) for _ in range(workers)]
+        for forks in self._all:
+            self._free.put(forks)
+
+    def unbroken(self, variant: str) -> Whole:
+        """Run a variant without a fault."""
+        forks = self._free.get()
+        try:
+            return unbroken(forks, variant, self.folder / f"whole-{variant}")
+        finally:
+            self._free.put(forks)
+
+    def walk(self, cases: Iterable[Case], wholes: dict[str, Whole]) -> Iterator[tuple[Case, list[str]]]:
+        """Every case with its troubles, in order."""
+
+        def one(case: Case) -> tuple[Case, list[str]]:
+            forks, folder = self._free.get(), Path(tempfile.mkdtemp(dir=self.folder))
+            try:
+                return case, list(troubles(forks, case, wholes[case.variant], folder / "run"))
+            finally:
+                self._free.put(forks)
+                shutil.rmtree(folder)
+
+        with ThreadPoolExecutor(len(self._all)) as pool:
+            yield from pool.map(one, cases)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for forks in self._all:
+            forks.close()
+
+
+def main() -> None:
+    """Walk over everything and record the counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--variant", choices=VARIANTS, action="append", help="only this one; may be repeated")
+    parser.add_argument("--every", type=int, default=1, help="take only each so many-th case")
+    parser.add_argument("--out", type=Path, default=COUNTS, help="where the counts go")
+    options = parser.parse_args()
+    if reason := why_not():
+        sys.exit(f"Faults cannot be injected here: {reason}.")
+    report: dict[str, Counts] = {}
+    with tempfile.TemporaryDirectory(prefix="leanfed-chaos-") as folder, Crew(options.workers, Path(folder)) as crew:
+        for variant in options.variant or VARIANTS:
+            report[variant] = walked(crew, variant, options.every)
+            counts = {"total": total(report.values()), **report}
+            record("walk", "python -m tests.chaos.walk --workers 2", counts, options.out)
+
+
+def walked(crew: Crew, variant: str, every: int) -> Counts:
+    """The counts of one variant; what is wrong is printed as it is found."""
+    whole = crew.unbroken(variant)
+    cases = cases_of(variant, whole)[::every]
+    found = Counter(dict.fromkeys(KINDS, 0))
+    for _, wrong in crew.walk(cases, {variant: whole}):
+        for line in wrong:
+            print(line, flush=True)
+            found[line.partition(":")[0]] += 1
+    calls = Counter(key.partition(" ")[0] for key, _ in whole.calls)
+    return {"calls": dict(calls), "faults": dict(Counter(case.how for case in cases)), "found": dict(found)}
+
+
+def total(reports: Iterable[Counts]) -> Counts:
+    """The sums over variants."""
+    sums: dict[str, Counter[str]] = {}
+    for each in reports:
+        for kind, counts in each.items():
+            sums.setdefault(kind, Counter()).update(counts)
+    return {kind: dict(counts) for kind, counts in sums.items()}
+
+
+if __name__ == "__main__":
+    main()
