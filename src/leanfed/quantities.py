@@ -9,7 +9,7 @@ of `COLUMNS` and the place that computes it (CONTRIBUTING, "A row column").
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -97,6 +97,9 @@ GIGABITS = Cost("gigabits", 1e9, "Gbit", short="bits", word="gigabits", picture=
 TFLOPS = Cost("tflops", 1e12, "TFLOP", plotted=False, short="TFLOPs", ended="computed", paper="TFLOPs")
 ACCURACY = Score("test accuracy", "test accuracy, mean over clients")
 LOSS = Score("test loss", "test loss, mean over clients", "down")
+MAE = Score("mean absolute error", "mean absolute error, mean over clients", "down")
+RMSE = Score("root mean square error", "root mean square error over clients", "down")
+PERPLEXITY = Score("perplexity", "perplexity, exp of the mean loss over clients", "down")
 WORST = Score("accuracy, worst decile", "test accuracy, worst tenth of clients")
 
 COLUMNS: Final = (
@@ -116,6 +119,10 @@ COLUMNS: Final = (
     Quantity("loss", R + C + E, float, "1", "loss", "none", "last", in_summary=True, score=LOSS),
     Quantity("worst_decile", R, float, "1", "worst decile", "none", "last", in_summary=True, score=WORST),
     Quantity("majority_guess", R, float, "1", "majority guess", "none", "last", in_summary=True),
+    Quantity("mae", R + C + E, float, "1", "mean absolute error", "none", "last", in_summary=True, score=MAE),
+    Quantity("rmse", R, float, "1", "root mean square error", "none", "last", in_summary=True, score=RMSE),
+    Quantity("perplexity", R, float, "1", "perplexity", "none", "last", in_summary=True, score=PERPLEXITY),
+    Quantity("constant_guess", R, float, "1", "best constant guess", "none", "last", in_summary=True),
     Quantity("f1", R, float, "1", "pooled F1", "none", "last", in_summary=True, score=Score("pooled F1")),
     Quantity("majority_f1", (), float, "1", "F1 of the majority guess", in_summary=True),
     Quantity("latency_s", R, float, "s", "simulated time", "none", "sum", in_summary=True, cost=SECONDS),
@@ -181,6 +188,29 @@ def spent(*, plotted: bool = False) -> dict[str, Cost]:
 def scores() -> dict[str, tuple[Quantity, Score]]:
     """What says how good a model is, by column."""
     return {quantity.name: (quantity, quantity.score) for quantity in SCHEMA.values() if quantity.score}
+
+
+MAIN: Final = ("accuracy", "mae", "loss")  # what a run is judged by: the first of these that it has
+
+
+def main_score(known: Container[str]) -> str:
+    """The score that runs with these columns are judged by, compared by, and set against their best constant guess.
+
+    >>> main_score({"loss", "mae", "rmse"})
+    'mae'
+    """
+    return next((name for name in MAIN if name in known), MAIN[0])
+
+
+def guess_of(main: str) -> str:
+    """The column with the score of the best constant guess; by accuracy that is the majority guess."""
+    return "majority_guess" if main == "accuracy" else "constant_guess"
+
+
+def rises(name: str) -> bool:
+    """Whether more of a score is better."""
+    score = SCHEMA[name].score
+    return score is None or score.better == "up"
 
 
 def summarised(*rules: Rule) -> list[Quantity]:

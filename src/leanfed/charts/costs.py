@@ -40,6 +40,23 @@ def _interpolated(spent: Sequence[float], accuracy: Sequence[float], target: flo
     return float(before + (here - before) * (target - low) / (high - low))
 
 
+def reached(
+    spent: Sequence[float], values: Sequence[float], target: float, *, rising: bool = True, first: bool = False
+) -> float | None:
+    """The cost at which a score reaches a target, for good or for the first time; one that falls, from above.
+
+    What a falling score may later exceed its target by is the tolerance as a share of the target.
+    """
+    if not rising:
+        values, tolerance, target = [-value for value in values], TOLERANCE * abs(target), -target
+        return (
+            first_crossing(spent, values, target)
+            if first
+            else sustained_crossing(spent, values, target, tolerance=tolerance)
+        )
+    return first_crossing(spent, values, target) if first else sustained_crossing(spent, values, target)
+
+
 def score_at(spent: Sequence[float], values: Sequence[float], cost: float) -> float | None:
     """A curve's value at a cost, by linear interpolation; nothing before its first evaluation or after its last.
 

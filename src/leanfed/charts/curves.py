@@ -40,6 +40,7 @@ class Panel:
     y_label: str
     floor: float | None = None
     title: str = ""
+    floor_label: str = "majority guess"
     y_log: bool = False
 
 
@@ -97,7 +98,7 @@ def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
             linewidth=1.5,
         )
     if panel.floor is not None:
-        axes.axhline(panel.floor, color="0.45", linestyle="--", linewidth=1, label="majority guess", zorder=1)
+        axes.axhline(panel.floor, color="0.45", linestyle="--", linewidth=1, label=panel.floor_label, zorder=1)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
     axes.locator_params(axis="x", nbins=6)  # so that five-digit numbers do not overlap
     if panel.y_log:

@@ -61,12 +61,17 @@ class Map:
 
 
 def draw_lines(
-    path: Path, series: Sequence[Series], x_label: str, y_label: str, *, floor: float | None = None, shaded: float = 0.0
+    path: Path,
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    *,
+    floor: float | None = None,
+    shaded: float = 0.0,
+    guess: str = "majority guess",
 ) -> None:
     """Lines with bands; `shaded` marks the range from 0 to that x."""
-    labels = (
-        [line.label for line in series] + ["majority guess"] * (floor is not None) + ["worst decile"] * bool(shaded)
-    )
+    labels = [line.label for line in series] + [guess] * (floor is not None) + ["worst decile"] * bool(shaded)
     with _picture(path, rows=1, legend=labels) as axes:
         for number, line in enumerate(series):
             look = number if line.look is None else line.look
@@ -75,7 +80,7 @@ def draw_lines(
             if line.low is not None and line.high is not None:
                 axes[0].fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
         if floor is not None:
-            axes[0].axhline(floor, color="0.45", linestyle=(0, (4, 3)), linewidth=0.8, label="majority guess", zorder=1)
+            axes[0].axhline(floor, color="0.45", linestyle=(0, (4, 3)), linewidth=0.8, label=guess, zorder=1)
         if shaded:
             axes[0].axvspan(0, shaded, color=COLOURS[1], alpha=0.12, linewidth=0, label="worst decile")
         if all(float(x).is_integer() for line in series for x in line.x):  # rounds: no ticks between them

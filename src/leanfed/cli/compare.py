@@ -18,14 +18,19 @@ PICTURES = (".png", ".pdf", ".svg")
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
     picture: Annotated[Path, typer.Option(help="Where to put the picture.")] = Path("comparison.png"),
-    target: Annotated[list[float] | None, typer.Option(min=0, max=1, help="Accuracies to time; 0.8 and 0.9.")] = None,
+    target: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0, help="Accuracies to time, 0.8 and 0.9 when left out; or errors, where numbers are predicted."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side: final accuracy, what each target cost, and curves over seconds, joules, bits and rounds.
+    """Put runs side by side: final scores, what each target cost, and curves over seconds, joules, bits and rounds.
 
     Example: leanfed compare runs/fedper runs/flpdsp --target 0.9
     """
     if picture.suffix not in PICTURES:
         raise InputError(f"--picture {picture} ends in {picture.suffix!r}, but must end in {', '.join(PICTURES)}.")
     check_parent(picture)
-    show_comparison(folders, picture, target or [0.8, 0.9], as_json)
+    show_comparison(folders, picture, target or None, as_json)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from leanfed.quantities import SCHEMA, costs
+from leanfed.quantities import SCHEMA, costs, guess_of, rises
 
 if TYPE_CHECKING:
     from leanfed.runs.compare import ComparedRun
@@ -67,7 +67,7 @@ def show_estimate(estimate: dict[str, Any], as_json: bool) -> None:
 def show_comparison(
     folders: Sequence[Path],
     picture: Path,
-    targets: Sequence[float],
+    targets: Sequence[float] | None,
     as_json: bool,
     *,
     brief: bool = False,
@@ -78,9 +78,9 @@ def show_comparison(
     from leanfed.runs.compare import draw_comparison, ends_at_equal_cost, read_runs
 
     found, left_out = read_runs(find_runs(list(folders)))
-    runs = sorted(
-        found, key=lambda run: -run.accuracy[-1]
-    )  # best first: in the tables, and in the order of the colours
+    # Best first: in the tables, and in the order of the colours.
+    runs = sorted(found, key=lambda run: run.judged[-1], reverse=rises(found[0].main))
+    targets = (0.8, 0.9) if targets is None and runs[0].main == "accuracy" else targets or ()
     for reason in left_out:
         notices.print(f"[yellow]note:[/yellow] {escape(reason)}", highlight=False, soft_wrap=True)
     draw_comparison(runs, picture, ("rounds", "latency_s") if brief else None, loss=not brief)
@@ -89,7 +89,7 @@ def show_comparison(
         rows = [run.row(targets) for run in runs]
         typer.echo(json.dumps({"runs": rows, "at_equal_cost": ends_at_equal_cost(runs), **made}))
         return
-    show_table(_accuracy_table(runs))
+    show_table(_score_table(runs))
     for target in targets:
         show_table(_target_table(runs, target))
     screen.print(f"picture: {picture}", highlight=False, soft_wrap=True)
@@ -99,22 +99,26 @@ def show_comparison(
         screen.print(f"runs:    {folders[0]}", highlight=False, soft_wrap=True)
 
 
-def _accuracy_table(runs: Sequence[ComparedRun]) -> Table:
+def _score_table(runs: Sequence[ComparedRun]) -> Table:
     """Where each run ended; a dash where an older version did not write a column."""
-    names = ("accuracy", "worst_decile", "majority_guess", *(["f1"] if all(run.f1 for run in runs) else []))
+    main = runs[0].main
+    more = [name for name in ("f1", "rmse", "perplexity") if all(run.score(name) for run in runs)]
+    names = (main, "worst_decile", guess_of(main), *more)
     table = Table("run", "rounds", *(SCHEMA[name].label for name in names))
     for run in runs:
         row = run.row(())
-        numbers = (row[name] for name in names)
+        numbers = (row.get(name) for name in names)
         cells = ("-" if number is None else f"{number:.4f}" for number in numbers)
         table.add_row(escape(run.name), f"{run.spent['rounds'][-1]:.0f}", *cells)
     return table
 
 
 def _target_table(runs: Sequence[ComparedRun], target: float) -> Table:
-    """What it cost each run to keep a target accuracy, and to reach it first; a dash where that is not known."""
+    """What it cost each run to keep a target, and to reach it first; a dash where that is not known."""
     shown = {axis: escape(cost.word) for axis, (_, cost) in costs().items()}
-    title = f"to {target:.0%} accuracy: sustained (first crossing)"
+    main = runs[0].main
+    aim = f"{target:.0%} accuracy" if main == "accuracy" else f"a {SCHEMA[main].label} of {target:g}"
+    title = f"to {aim}: sustained (first crossing)"
     table = Table("run", *(f"{word}: sustained (first)" for word in shown.values()), title=title)
     for run in runs:
         first, kept = run.cost_of(target) or {}, run.sustained_cost_of(target) or {}

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from leanfed.cli.display import notices, screen, show_table
 from leanfed.errors import LeanfedError
-from leanfed.quantities import SCHEMA, Quantity, summarised
+from leanfed.quantities import SCHEMA, Quantity, main_score, summarised
 from leanfed.quantities import spent as spent_costs
 from leanfed.results import RunFolder
 
@@ -88,14 +88,16 @@ class RoundTable:
     def __init__(self, folder: Path) -> None:
         self.spent = _spent_before(folder)
         self.rows: deque[tuple[str, ...]] = deque(maxlen=SHOWN)
+        self.main = "accuracy"  # what the run is judged by, once it is tested
 
     def add(self, row: dict[str, Any]) -> bool:
         """Take a round in; tells whether it was tested."""
         for column in self.spent:
             self.spent[column] += row.get(column) or 0.0
-        if row["accuracy"] is None:
+        if row["loss"] is None:
             return False
-        scores = (row["accuracy"], row["worst_decile"], row["loss"])
+        self.main = main_of(row)
+        scores = (row[self.main], row["worst_decile"], row["loss"])
         spent = (f"{self.spent[column] / cost.scale:,.4g}" for column, cost in spent_costs(plotted=True).items())
         rates = (f"{row['k_mean']:.3f}", f"{row['r_mean']:.3f}", str(row["participants"]))
         self.rows.append((str(row["round"] + 1), *(f"{score:.4f}" for score in scores), *spent, *rates))
@@ -104,13 +106,24 @@ class RoundTable:
     def table(self) -> Table:
         """As it stands."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        scores = (SCHEMA[name].label for name in ("round", "accuracy", "worst_decile", "loss"))
+        scores = (SCHEMA[name].label for name in ("round", self.main, "worst_decile", "loss"))
         costs = (cost.brief for cost in spent_costs(plotted=True).values())
         for heading in (*scores, *costs, "k", "r", "clients"):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in self.rows:
             table.add_row(*row)
         return table
+
+
+def main_of(row: dict[str, Any]) -> str:
+    """What a tested round is judged by."""
+    return main_score({name for name, value in row.items() if value is not None})
+
+
+def _guess(row: dict[str, Any], decimals: int) -> str:
+    """The score of the best constant guess in words."""
+    column = next(name for name in ("majority_guess", "constant_guess") if row.get(name) is not None)
+    return f"{SCHEMA[column].label} {row[column]:.{decimals}f}"
 
 
 def _spent_before(folder: Path) -> dict[str, float]:
@@ -138,7 +151,7 @@ def _live_table(name: str, rounds: int, folder: Path) -> Iterator[Listener]:
 
         def listen(record: RoundRecord) -> None:
             table.add(record.row)
-            bar.update(item, completed=record.progress.round, note=f"majority guess {record.row['majority_guess']:.3f}")
+            bar.update(item, completed=record.progress.round, note=_guess(record.row, 3))
 
         yield listen
 
@@ -157,8 +170,8 @@ def _plain_lines(name: str, rounds: int, folder: Path) -> Iterator[Listener]:
             costs = spent_costs(plotted=True)
             spent = (f"{table.spent[column] / cost.scale:.4g} {cost.said}" for column, cost in costs.items())
             notices.print(
-                f"{name}: round {number} of {rounds}, accuracy {row['accuracy']:.4f} "
-                f"(majority guess {row['majority_guess']:.4f}), loss {row['loss']:.4f}, {', '.join(spent)}",
+                f"{name}: round {number} of {rounds}, {SCHEMA[table.main].label} {row[table.main]:.4f} "
+                f"({_guess(row, 4)}), loss {row['loss']:.4f}, {', '.join(spent)}",
                 highlight=False,
                 soft_wrap=True,
                 markup=False,

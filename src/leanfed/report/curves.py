@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from leanfed.charts.costs import first_crossing, sustained_crossing
-from leanfed.quantities import costs, scores, spent
+from leanfed.charts.costs import reached
+from leanfed.quantities import costs, rises, scores, spent
 from leanfed.records import Floats
 from leanfed.report.packing import floats, thinned
 from leanfed.report.read import Lacking, RunFiles
@@ -28,7 +28,7 @@ class RunCurve:
     @property
     def length(self) -> int:
         """How many evaluations there are."""
-        return len(self.value["accuracy"])
+        return len(next(iter(self.value.values())))
 
     def packed(self) -> dict[str, Any]:
         """Thinned and packed for the page."""
@@ -38,10 +38,9 @@ class RunCurve:
 
 def run_curve(run: RunFiles) -> RunCurve:
     """The evaluated rounds of one run."""
-    accuracy = run.column("rounds", "accuracy")
-    tested = np.isfinite(accuracy)
+    tested = np.isfinite(run.column("rounds", run.main))
     if not tested.any():
-        raise Lacking(f"{run.folder.table('rounds')} has no evaluated round yet (column 'accuracy' is empty)")
+        raise Lacking(f"{run.folder.table('rounds')} has no evaluated round yet (column {run.main!r} is empty)")
     passed = {}
     for axis, (quantity, cost) in costs().items():
         if run.whole("rounds", quantity.name):
@@ -92,18 +91,18 @@ def band(curves: Sequence[RunCurve], axis: str, metric: str) -> Band | None:
     return Band(x, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
-def costs_of(curves: Sequence[RunCurve], target: float, *, first: bool = False) -> dict[str, list[float | None]]:
+def costs_of(
+    curves: Sequence[RunCurve], target: float, *, first: bool = False, main: str = "accuracy"
+) -> dict[str, list[float | None]]:
     """Every seed's cost of reaching a target for good (or for the first time), by axis; None where it is not."""
-    crossing = first_crossing if first else sustained_crossing
-    return {
-        axis: [
-            crossing(curve.spent[axis].tolist(), curve.value["accuracy"].tolist(), target)
-            if axis in curve.spent
-            else None
-            for curve in curves
-        ]
-        for axis in costs()
-    }
+
+    def cost(curve: RunCurve, axis: str) -> float | None:
+        if axis not in curve.spent or main not in curve.value:
+            return None
+        spent, values = curve.spent[axis].tolist(), curve.value[main].tolist()
+        return reached(spent, values, target, rising=rises(main), first=first)
+
+    return {axis: [cost(curve, axis) for curve in curves] for axis in costs()}
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
@@ -118,5 +117,8 @@ def final_values(run: RunFiles, curve: RunCurve | None) -> Mapping[str, float | 
     total = {
         column: float(run.column("rounds", column).sum()) if run.whole("rounds", column) else None for column in spent()
     }
-    guess = run.column("rounds", "majority_guess")[-1] if run.has("rounds", "majority_guess") else None
-    return {**dict.fromkeys(metrics()), **last, **total, "majority_guess": guess}
+    guesses = {
+        name: float(run.column("rounds", name)[-1]) if run.has("rounds", name) else None
+        for name in ("majority_guess", "constant_guess")
+    }
+    return {**dict.fromkeys(metrics()), **last, **total, **guesses}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leanfed.errors import StorageError
-from leanfed.quantities import SCHEMA, costs, scores
+from leanfed.quantities import SCHEMA, costs, guess_of, main_score, scores
 from leanfed.report import measured, parts, planned
 from leanfed.report.curves import RunCurve, band, costs_of, final_values, mean_of, metrics, run_curve
 from leanfed.report.groups import METHOD_NAMES, Group, dataset_name, group_runs, partition_name
@@ -43,7 +43,7 @@ SOURCES = {
 def report_data(
     paths: Sequence[Path],
     *,
-    targets: Sequence[float] = TARGETS,
+    targets: Sequence[float] | None = None,
     title: str | None = None,
     results: Path | None = None,
 ) -> dict[str, Any]:
@@ -59,19 +59,24 @@ def report_data(
     shown = [_run(run, curves[place], group_of[place]) for place, run in enumerate(runs)]
     for entry, run in zip(shown, runs, strict=True):
         entry["label"] = _run_label(groups[entry["group"]], run)
+    main = main_score({name for curve in curves if curve for name in curve.value})
     data = {
         "format": FORMAT,
         "title": title or _title(groups, runs),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": version("leanfed"),
         "costs": _costs(),
-        "scores": _scores(),
+        "main": _main(main),
+        "scores": _scores(main, curves),
         "counts": parts.counts(),
         "sources": SOURCES,
         "groups": [_group(group, runs) for group in groups],
         "runs": shown,
         "bands": _bands(groups, curves),
-        "targets": [_target(target, groups, runs, curves, published) for target in targets],
+        "targets": [
+            _target(target, groups, runs, curves, published, main)
+            for target in (targets if targets is not None else TARGETS if main == "accuracy" else ())
+        ],
         "flaws": [flaw.to_json() for flaws in (*(run.flaws for run in runs), published.flaws) for flaw in flaws],
     }
     result: dict[str, Any] = clean(data)
@@ -92,12 +97,31 @@ def _costs() -> list[dict[str, Any]]:
     ]
 
 
-def _scores() -> dict[str, dict[str, Any]]:
-    """Every score by column: its label and, if the page draws its curves, their title."""
-    drawn = {name: {"title": score.title, "better": score.better} for name, (_, score) in scores().items()}
+def _main(name: str) -> dict[str, Any]:
+    """The score by which runs are judged: its labels, and those of the guess that they must beat."""
+    quantity, score = scores()[name]
+    guess = guess_of(name)
+    return {
+        "name": name,
+        "label": quantity.label,
+        "picture": score.picture,
+        "better": score.better,
+        "guess": guess,
+        "guess_label": SCHEMA[guess].label,
+        "shown": [name, "worst_decile", guess],  # columns of the summary
+    }
+
+
+def _scores(main: str, curves: Sequence[RunCurve | None]) -> dict[str, dict[str, Any]]:
+    """Every score by column, the main one first: its label and, if the page draws its curves, their title."""
+    there = {name for curve in curves if curve for name in curve.value} or {main, "loss", "worst_decile"}
+    drawn = {
+        name: {"title": score.title if name in there else "", "better": score.better}
+        for name, (_, score) in scores().items()
+    }
     return {
         quantity.name: {"label": quantity.label, **drawn.get(quantity.name, {"title": ""})}
-        for quantity in SCHEMA.values()
+        for quantity in sorted(SCHEMA.values(), key=lambda quantity: quantity.name != main)
         if quantity.over_rounds == "last" and quantity.in_summary
     }
 
@@ -178,12 +202,13 @@ def _target(
     runs: Sequence[RunFiles],
     curves: Sequence[RunCurve | None],
     published: Published,
+    main: str,
 ) -> dict[str, Any]:
     """What it cost every group to reach a target for good: every seed, the mean; and, as the paper has it, at first."""
     rows = []
     for number, group in enumerate(groups):
         members = [curve for member in group.members if (curve := curves[member]) is not None]
-        spent, first = costs_of(members, target), costs_of(members, target, first=True)
+        spent, first = (costs_of(members, target, first=at_first, main=main) for at_first in (False, True))
         row: dict[str, Any] = {
             "group": number,
             "seeds": spent,

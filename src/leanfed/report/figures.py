@@ -24,7 +24,8 @@ def write_figures(data: Data, folder: Path, kind: str) -> list[Path]:
     make_folder(folder)
     written = [*_curves(data, folder, kind), *_bars(data, folder, kind), *_clients(data, folder, kind)]
     written += [*_plans(data, folder, kind), *_measured(data, folder, kind)]
-    for name, text in (("runs.tex", _runs_table(data)), ("targets.tex", _targets_table(data))):
+    targets = (("targets.tex", _targets_table(data)),) if data["targets"] else ()
+    for name, text in (("runs.tex", _runs_table(data)), *targets):
         write_text(folder / name, text)
         written.append(folder / name)
     return written
@@ -39,7 +40,8 @@ def _curves(data: Data, folder: Path, kind: str) -> list[Path]:
             lines = [_line(data, band) for band in bands]
             if lines:
                 path = folder / f"{metric.replace('_', '-')}-{_slug(cost.short)}.{kind}"
-                draw_lines(path, lines, cost.title, score.picture, floor=_floor(data) if metric == "accuracy" else None)
+                floor = _floor(data) if metric == data["main"]["name"] else None
+                draw_lines(path, lines, cost.title, score.picture, floor=floor, guess=data["main"]["guess_label"])
                 written.append(path)
     return written
 
@@ -52,8 +54,8 @@ def _line(data: Data, band: Mapping[str, Any]) -> Series:
 
 
 def _floor(data: Data) -> float | None:
-    """The majority guess, if it is the same for all runs."""
-    guesses = {run["final"]["majority_guess"] for run in data["runs"]}
+    """The score of the best constant guess, if it is the same for all runs."""
+    guesses = {run["final"][data["main"]["guess"]] for run in data["runs"]}
     return guesses.pop() if len(guesses) == 1 else None
 
 
@@ -100,7 +102,8 @@ def _clients(data: Data, folder: Path, kind: str) -> list[Path]:
     lines = []
     for number, group in enumerate(data["groups"]):
         parts = [data["runs"][place]["clients"] for place in group["runs"]]
-        ranked = [np.sort(unpacked(part["accuracy"])) for part in parts if "missing" not in part]
+        ranked = [np.sort(unpacked(part["accuracy"])) for part in parts if part.get("score") == data["main"]["name"]]
+        ranked = [values if data["main"]["better"] == "up" else values[::-1] for values in ranked]
         ranked = [values for values in ranked if len(values) == len(ranked[0])]
         if ranked:
             x, values = 100.0 * (np.arange(len(ranked[0])) + 0.5) / len(ranked[0]), np.stack(ranked)
@@ -108,7 +111,7 @@ def _clients(data: Data, folder: Path, kind: str) -> list[Path]:
             lines.append(Series(_text(group["label"]), x, values.mean(axis=0), low, high, number))
     if not lines:
         return []
-    draw_lines(folder / f"clients.{kind}", lines, "clients, worst first [%]", "test accuracy", shaded=10.0)
+    draw_lines(folder / f"clients.{kind}", lines, "clients, worst first [%]", data["main"]["picture"], shaded=10.0)
     return [folder / f"clients.{kind}"]
 
 
@@ -148,7 +151,7 @@ def _measured(data: Data, folder: Path, kind: str) -> list[Path]:
 
 def _runs_table(data: Data) -> str:
     """Final values of every method, means over seeds."""
-    rates, spends = ("accuracy", "worst_decile"), spent(plotted=True)
+    rates, spends = (data["main"]["name"], "worst_decile"), spent(plotted=True)
     labels = [*(SCHEMA[name].label for name in rates), *(cost.narrow for cost in spends.values())]
     rows = []
     for group in data["groups"]:
@@ -174,8 +177,10 @@ def _targets_table(data: Data) -> str:
             cells = [_cost(row, axis) for axis in shown]
             published = [f"{row['paper']['seconds']:.4g}" if "paper" in row else "-"] if paper else []
             rows.append([label, *cells, *published])
-        blocks.append(Block(f"to {100 * target['target']:g} % accuracy, sustained (first crossing)", head, rows))
-    return latex(blocks, caption="Cost of reaching a target accuracy", label="tab:leanfed-targets")
+        main, value = data["main"], target["target"]
+        aim = f"{100 * value:g} % accuracy" if main["name"] == "accuracy" else f"a {main['label']} of {value:g}"
+        blocks.append(Block(f"to {aim}, sustained (first crossing)", head, rows))
+    return latex(blocks, caption=f"Cost of reaching a target {data['main']['label']}", label="tab:leanfed-targets")
 
 
 def _cost(row: Mapping[str, Any], axis: str) -> str:

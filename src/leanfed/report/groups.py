@@ -38,11 +38,13 @@ def dataset_name(name: Any) -> str | None:
 
 
 def partition_name(run: RunFiles) -> str:
-    """Class-2, alpha 0.1 or IID."""
+    """Class-2, alpha 0.1, IID, quantity 0.5 or by user."""
     kind = run.setting("task.partition.kind", None)
     if kind == "class":
         return f"Class-{run.setting('task.partition.classes_per_client', '?')}"
-    return f"alpha {run.setting('task.partition.alpha', '?')}" if kind == "dirichlet" else "IID" if kind else "unknown"
+    if kind in ("dirichlet", "quantity"):
+        return f"{'alpha' if kind == 'dirichlet' else kind} {run.setting('task.partition.alpha', '?')}"
+    return {"iid": "IID", "column": "by user", None: "unknown"}.get(kind, str(kind))
 
 
 def group_runs(runs: Sequence[RunFiles]) -> list[Group]:

@@ -12,7 +12,7 @@ from jinja2 import DictLoader, Environment
 from markupsafe import Markup
 
 from leanfed.files import make_folder, write_text
-from leanfed.report.data import TARGETS, report_data
+from leanfed.report.data import report_data
 from leanfed.report.packing import script_json
 
 SCRIPTS = ("core.js", "cards.js", "compare.js", "measured.js", "depth.js", "solver.js", "tables.js", "page.js")
@@ -26,7 +26,7 @@ def build_report(
     paths: Sequence[Path],
     out: Path,
     *,
-    targets: Sequence[float] = TARGETS,
+    targets: Sequence[float] | None = None,
     title: str | None = None,
     results: Path | None = None,
 ) -> dict[str, Any]:

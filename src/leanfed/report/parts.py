@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leanfed.quantities import SCHEMA
+from leanfed.quantities import SCHEMA, guess_of, rises
 from leanfed.records import Floats, Ints
 from leanfed.report.packing import floats, matrix, thinned, whole
 from leanfed.report.read import Flaw, Lacking, RunFiles
@@ -120,20 +120,23 @@ def bits_part(run: RunFiles) -> Part:
 
 
 def accuracy_part(run: RunFiles) -> Part:
-    """Every client's accuracy at the last evaluation, and the worst tenth of them."""
+    """Every client's accuracy (or other main score) at the last evaluation, and the worst tenth of them."""
     rounds = run.column("evaluations", "round")
     if not len(rounds):
         raise Lacking(f"{run.folder.table('evaluations')} has no row yet; let the run reach its first evaluation")
     last = rounds == rounds.max()
-    accuracy = run.column("evaluations", "accuracy")[last]
+    main, guess = run.main, guess_of(run.main)
+    accuracy = run.column("evaluations", main)[last]
     worst = max(1, math.ceil(len(accuracy) / 10))
+    worst_first = np.sort(accuracy) if rises(main) else np.sort(accuracy)[::-1]
     return {
+        "score": main,
         "round": int(rounds.max()) + 1,
         "client": whole(run.column("evaluations", "client")[last]),
         "accuracy": floats(accuracy),
         "worst": worst,
-        "worst_decile": float(np.sort(accuracy)[:worst].mean()),
-        "guess": floats(run.world["majority_guess"]) if _numbers(run, "majority_guess", len(accuracy)) else None,
+        "worst_decile": float(worst_first[:worst].mean()),
+        "guess": floats(run.world[guess]) if _numbers(run, guess, len(accuracy)) else None,
     }
 
 
@@ -149,6 +152,8 @@ def labels_part(run: RunFiles) -> Part:
         counts = np.array(run.world_field("label_counts"), dtype=float)
     except (TypeError, ValueError) as error:
         raise Lacking(f"{run.folder.world} field 'label_counts' is not a table of numbers ({error})") from error
+    if not counts.size and run.main != "accuracy":
+        raise Lacking("Numbers are predicted here, so there are no labels to count.")
     if counts.ndim != 2 or not counts.size:
         raise Lacking(f"{run.folder.world} field 'label_counts' is not one row of counts per client")
     chosen = thinned(len(counts), CLIENTS_OF_A_MAP)

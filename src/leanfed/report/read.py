@@ -13,7 +13,7 @@ import polars as pl
 
 from leanfed.errors import LeanfedError
 from leanfed.files import read_json
-from leanfed.quantities import SCHEMA
+from leanfed.quantities import SCHEMA, guess_of, main_score
 from leanfed.records import Floats
 from leanfed.results import TABLES, RunFolder, read_parquet
 
@@ -85,6 +85,12 @@ class RunFiles:
             return wanted
         table = self.tables["clients"]
         return int(self.column("clients", "client").max()) + 1 if table.height else 0
+
+    @property
+    def main(self) -> str:
+        """The score that the run is judged by; a run without accuracies has a guess by another score."""
+        columns = set(self.tables["rounds"].columns)
+        return main_score(columns - {"accuracy"}) if guess_of("loss") in columns else "accuracy"
 
     @cached_property
     def plans(self) -> list[dict[str, Any]]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch.nn import functional
 
 from leanfed.algorithms.contract import ClientState, ServerState
 from leanfed.algorithms.learner import FlatLearner
@@ -17,9 +15,11 @@ from leanfed.records import Floats, Ints, Section
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import personal_model
 from leanfed.rounds.world import World
+from leanfed.tasks.losses import fit
 from leanfed.tasks.task import Task
 
 BATCH = 200  # test samples per forward pass
+MOST_LOSS = 700.0  # whose exp() a float can hold
 
 
 class EvaluationSettings(Section):
@@ -57,18 +57,29 @@ class Hits:
 
 
 @dataclass(frozen=True)
+class ClientResult:
+    """What one client's model scores on its own test set."""
+
+    loss: float  # mean over its labels
+    scores: Mapping[str, float]  # the loss's own scores: means of "accuracy", or of "mae" and "mse"
+    hits: Hits
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Test results of every client, and the paper's weighted means over them."""
 
-    accuracy_per_client: Floats
+    accuracy_per_client: Floats  # empty where accuracy is no score of the task
     loss_per_client: Floats
     gamma: Floats
     hits: Hits | None = None  # None unless there are two classes
+    errors: Mapping[str, Floats] = field(default_factory=dict)  # "mae", "mse" per client, where numbers are predicted
+    perplexed: bool = False  # whether perplexity is a score of the task
 
     @property
-    def accuracy(self) -> float:
+    def accuracy(self) -> float | None:
         """Accuracy weighted by gamma_n."""
-        return float(self.gamma @ self.accuracy_per_client)
+        return float(self.gamma @ self.accuracy_per_client) if len(self.accuracy_per_client) else None
 
     @property
     def loss(self) -> float:
@@ -81,10 +92,31 @@ class Evaluation:
         return None if self.hits is None else self.hits.f1
 
     @property
+    def further(self) -> dict[str, float]:
+        """Scores of tasks that are judged otherwise: mean absolute error, root mean square error, perplexity.
+
+        All from means weighted by gamma_n: of |error|, of error^2 under the root, of the loss in exp(loss).
+        """
+        means = {name: float(self.gamma @ values) for name, values in self.errors.items()}
+        found = {"mae": means["mae"], "rmse": math.sqrt(means["mse"])} if means else {}
+        return found | ({"perplexity": math.exp(min(self.loss, MOST_LOSS))} if self.perplexed else {})
+
+    @property
+    def main(self) -> str:
+        """What clients are judged by: accuracy, else the mean absolute error, else the loss."""
+        return "accuracy" if len(self.accuracy_per_client) else "mae" if self.errors else "loss"
+
+    @property
+    def main_per_client(self) -> Floats:
+        """Every client's value of the score that clients are judged by."""
+        return {"accuracy": self.accuracy_per_client, "loss": self.loss_per_client, **self.errors}[self.main]
+
+    @property
     def worst_decile(self) -> float:
-        """Mean accuracy of the worst tenth of the clients that count (rounded up to whole clients)."""
-        counted = self.accuracy_per_client[self.gamma > 0]
-        return float(np.sort(counted)[: math.ceil(len(counted) / 10)].mean())
+        """Mean accuracy (or error) of the worst tenth of the clients that count, rounded up to whole clients."""
+        values = self.main_per_client[self.gamma > 0]
+        sign = 1.0 if self.main == "accuracy" else -1.0  # the largest errors are the worst
+        return sign * float(np.sort(sign * values)[: math.ceil(len(values) / 10)].mean())
 
 
 def evaluate(world: World, server: ServerState, clients: ClientStore, learner: FlatLearner) -> Evaluation:
@@ -93,35 +125,41 @@ def evaluate(world: World, server: ServerState, clients: ClientStore, learner: F
     return gathered(world, results)
 
 
-def gathered(world: World, results: Iterable[tuple[float, float, Hits]]) -> Evaluation:
-    """The evaluation from (accuracy, mean loss, hits) of every client."""
-    accuracy, loss, hits = zip(*results, strict=True)
-    pooled = sum(hits, start=Hits(0, 0, 0)) if world.task.classes == 2 else None
-    return Evaluation(np.array(accuracy), np.array(loss), world.judged, pooled)
+def gathered(world: World, results: Iterable[ClientResult]) -> Evaluation:
+    """The evaluation from the results of every client."""
+    found = list(results)
+    loss = np.array([result.loss for result in found])
+    scores = {name: np.array([result.scores[name] for result in found]) for name in world.task.loss.scores}
+    pooled = sum((result.hits for result in found), start=Hits(0, 0, 0)) if world.task.classes == 2 else None
+    accuracy = scores.pop("accuracy", np.empty(0))
+    return Evaluation(accuracy, loss, world.judged, pooled, scores, world.task.loss.perplexity)
 
 
 def client_result(
     world: World, server: ServerState, state: ClientState, learner: FlatLearner, client: int
-) -> tuple[float, float, Hits]:
-    """(accuracy, mean loss, hits) of one client's model on its own test set."""
+) -> ClientResult:
+    """The scores of one client's model on its own test set."""
     weights, model = personal_model(world.algorithm, server, state, learner), learner.model
     if world.renew_statistics:
         model.measure_statistics(weights, world.renewal(client))
-    rows = world.task.partition.test[client]
-    right, loss, hits = 0, 0.0, Hits(0, 0, 0)
+    rows, spec = world.task.partition.test[client], world.task.loss
+    loss, count, hits, sums = 0.0, 0, Hits(0, 0, 0), dict.fromkeys(spec.scores, 0.0)
     for start in range(0, len(rows), BATCH):
         batch = world.task.test.batch(rows[start : start + BATCH])
-        logits = model.logits(weights, batch.inputs)
-        answers = logits.argmax(dim=1)
-        right += int(torch.sum(answers == batch.labels))
-        hits += Hits.count(answers.numpy(), batch.labels.numpy())
-        loss += float(functional.cross_entropy(logits, batch.labels, reduction="sum"))
-    return right / len(rows), loss / len(rows), hits
+        outputs = fit(model.logits(weights, batch.inputs), batch.labels)
+        for name, score in spec.scores.items():
+            sums[name] += float(score(outputs, batch.labels).sum())
+        if world.task.classes == 2:
+            hits += Hits.count(outputs.argmax(dim=1).numpy(), batch.labels.numpy())
+        loss += spec.summed(outputs, batch.labels)
+        count += batch.labels.numel()
+    return ClientResult(loss / count, {name: total / count for name, total in sums.items()}, hits)
 
 
 def majority_f1(task: Task) -> float | None:
     """Pooled F1 if every client predicts its most frequent training label; None unless there are two classes."""
     if task.classes != 2:
         return None
-    guesses = np.repeat(task.majority_labels, [len(rows) for rows in task.partition.test])
-    return Hits.count(guesses, task.test.labels[np.concatenate(task.partition.test)]).f1
+    tests = [task.test.labels[rows] for rows in task.partition.test]
+    guesses = np.repeat(task.majority_labels, [labels.size for labels in tests])
+    return Hits.count(guesses, np.concatenate([labels.reshape(-1) for labels in tests])).f1

@@ -21,6 +21,7 @@ from leanfed.rounds.evaluation import Evaluation, EvaluationSettings
 from leanfed.rounds.planning import Planned, Planner
 from leanfed.rounds.probing import Prober, TheorySettings
 from leanfed.rounds.world import World
+from leanfed.tasks.task import Task
 
 
 @dataclass
@@ -112,7 +113,8 @@ def spent(world: World, rounds: int) -> dict[str, float | None]:
 
 def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
     """One row of the rounds table; test columns are empty if the round was not evaluated."""
-    gamma = world.task.gamma[list(plan.participants)]
+    task, gamma = world.task, world.task.gamma[list(plan.participants)]
+    guess = float(task.gamma @ task.constant_guess)
     return {
         "round": plan.round,
         "participants": len(plan.participants),
@@ -125,8 +127,17 @@ def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eval
         "loss": tested.loss if tested else None,
         "worst_decile": tested.worst_decile if tested else None,
         "f1": tested.f1 if tested else None,
-        "majority_guess": float(world.task.gamma @ world.task.majority_guess),
+        "majority_guess": guess if task.loss.judged_by == "accuracy" else None,
+        **dict.fromkeys(further_scores(task)),
+        **({} if task.loss.judged_by == "accuracy" else {"constant_guess": guess}),
+        **(tested.further if tested else {}),
     }
+
+
+def further_scores(task: Task) -> tuple[str, ...]:
+    """Columns of scores that only some tasks have."""
+    errors = ("mae", "rmse") if "mae" in task.loss.scores else ()
+    return (*errors, *(("perplexity",) if task.loss.perplexity else ()))
 
 
 def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
@@ -142,7 +153,10 @@ def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | 
         "samples": outcome.samples,
         "entries": outcome.entries,
         "weight": [None] * len(clients) if outcome.weights is None else outcome.weights,
-        "accuracy": tested.accuracy_per_client[clients] if tested else [None] * len(clients),
+        "accuracy": [None] * len(clients)
+        if tested is None or tested.main != "accuracy"
+        else tested.main_per_client[clients],
+        **({"mae": tested.main_per_client[clients]} if tested and tested.main == "mae" else {}),
     }
 
 
@@ -154,12 +168,17 @@ def shares_of(plan: RoundPlan) -> Floats:
 
 def evaluation_columns(number: int, tested: Evaluation | None, clients: Sequence[int] | None = None) -> dict[str, Any]:
     """Columns of the evaluations table: every client's own result, whether it took part in the round or not."""
-    count = len(tested.accuracy_per_client) if tested else 0
+    count = len(tested.loss_per_client) if tested else 0
     return {
         "round": np.full(count, number),
         "client": np.arange(count) if clients is None else np.array(clients),
-        "accuracy": tested.accuracy_per_client if tested else [],
+        "accuracy": []
+        if tested is None
+        else tested.accuracy_per_client
+        if tested.main == "accuracy"
+        else [None] * count,
         "loss": tested.loss_per_client if tested else [],
+        **({"mae": tested.main_per_client} if tested and tested.main == "mae" else {}),
     }
 
 

@@ -74,7 +74,8 @@ class World:
     def new_learner(self) -> FlatLearner:
         """A model to compute with, laid out for this method."""
         model = self.task.new_model("base")
-        return FlatLearner(FlatModel(model, self.split, share_statistics=self.task.settings.statistics == "shared"))
+        shared = self.task.settings.statistics == "shared"
+        return FlatLearner(FlatModel(model, self.split, share_statistics=shared, loss=self.task.loss.compute))
 
     @cached_property
     def statistics_size(self) -> int:

@@ -23,7 +23,7 @@ from leanfed.algorithms.contract import Training
 from leanfed.algorithms.local import DivergedError
 from leanfed.errors import SettingsError, StorageError
 from leanfed.files import read_json, sha256_of, write_json, write_text
-from leanfed.quantities import Quantity, summarised
+from leanfed.quantities import Quantity, guess_of, main_score, summarised
 from leanfed.records import RoundPlan
 from leanfed.results import (
     FORMAT,
@@ -49,6 +49,7 @@ from leanfed.rounds.world import World
 from leanfed.runs.describe import describe_world, write_devices
 from leanfed.runs.settings import Settings
 from leanfed.simulation.choose import choose_engine
+from leanfed.tasks.arrays import Rows
 from leanfed.tasks.task import Task, build_task
 from leanfed.theory.recorded import with_bounds
 
@@ -81,8 +82,23 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """Final gamma-weighted test accuracy."""
-        return float(self.summary["accuracy"])
+        """Final gamma-weighted test accuracy; NaN where accuracy is no score of the task."""
+        return math.nan if self.summary["accuracy"] is None else float(self.summary["accuracy"])
+
+    @property
+    def main(self) -> str:
+        """The score that the run is judged by: accuracy, else mae, else loss."""
+        return main_score({name for name, value in self.summary.items() if value is not None})
+
+    @property
+    def score(self) -> float:
+        """The final value of the score that the run is judged by."""
+        return float(self.summary[self.main])
+
+    @property
+    def guess(self) -> float:
+        """The same score of the best constant guess, which a model must beat."""
+        return float(self.summary[guess_of(self.main)])
 
 
 def run(
@@ -234,6 +250,9 @@ def engine_of(settings: Settings, world: World) -> Engine:
 def fingerprint(task: Task) -> str:
     """A digest of the data as dealt to clients: a run goes on only with the data it began with."""
     content = hashlib.sha256(task.train.labels.tobytes() + task.test.labels.tobytes())
+    for part in (task.train, task.test):
+        if isinstance(part, Rows):  # files are known by their checksums, arrays only by what they hold
+            content.update(part.digest())
     for rows in (*task.partition.train, *task.partition.test):
         content.update(rows.tobytes())
     return content.hexdigest()
@@ -405,6 +424,7 @@ def _log_round(folder: RunFolder, record: RoundRecord, total_s: float) -> None:
         "round",
         round=number,
         accuracy=record.row["accuracy"],
+        **({"mae": record.row["mae"]} if record.row.get("mae") is not None else {}),
         seconds={name: round(value, 5) for name, value in seconds.items()},
     )
 
@@ -441,7 +461,7 @@ def _with_theory(settings: Settings, rounds: pl.DataFrame) -> pl.DataFrame:
 
 def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[str, Any]:
     """The result in a few numbers."""
-    tested = rounds.filter(pl.col("accuracy").is_not_null())
+    tested = rounds.filter(pl.col("loss").is_not_null())
     last = tested.row(-1, named=True)
     summary = {
         "name": settings.name,

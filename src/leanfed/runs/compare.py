@@ -1,18 +1,18 @@
-"""Runs side by side: final accuracy and worst decile, the cost of reaching a target, and curves over every cost."""
+"""Runs side by side: final scores and worst decile, the cost of reaching a target, and curves over every cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
 
-from leanfed.charts.costs import first_crossing, score_at, sustained_crossing
+from leanfed.charts.costs import reached, score_at
 from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.errors import LeanfedError, StorageError
-from leanfed.quantities import Cost, Quantity, costs, scores
+from leanfed.quantities import MAIN, SCHEMA, Cost, Quantity, costs, guess_of, main_score, rises, scores
 from leanfed.results import RunFolder
 
 
@@ -26,39 +26,60 @@ class ComparedRun:
     accuracy: list[float]
     loss: list[float]
     worst_decile: list[float]
-    majority_guess: float  # NaN where a folder does not tell
+    majority_guess: (
+        float  # by the score the run is judged by, the best constant guess; NaN where a folder does not tell
+    )
     f1: list[float] = field(default_factory=list)  # pooled over clients; empty where there are more than two classes
+    further: dict[str, list[float]] = field(default_factory=dict)  # mae, rmse, perplexity, where a task has them
+
+    @property
+    def main(self) -> str:
+        """The score that the run is judged by."""
+        return main_score({name for name in ("accuracy", "loss") if getattr(self, name)} | set(self.further))
+
+    def score(self, name: str) -> list[float]:
+        """A score at every evaluation; empty where the run has none of it."""
+        own = {"accuracy": self.accuracy, "loss": self.loss, "worst_decile": self.worst_decile, "f1": self.f1}
+        return {**own, **self.further}.get(name, [])
+
+    @property
+    def judged(self) -> list[float]:
+        """The score that the run is judged by, at every evaluation."""
+        return self.score(self.main)
 
     def cost_of(self, target: float) -> dict[str, float] | None:
-        """ToA@target: every cost at the first crossing of a target accuracy; nothing if it is not reached."""
-        return self._crossed(first_crossing, target)
+        """ToA@target: every cost at the first crossing of a target; nothing if it is not reached."""
+        return self._crossed(target, first=True)
 
     def sustained_cost_of(self, target: float) -> dict[str, float] | None:
-        """Every cost at the crossing after which the target accuracy is kept; nothing if it is not."""
-        return self._crossed(sustained_crossing, target)
+        """Every cost at the crossing after which the target is kept; nothing if it is not."""
+        return self._crossed(target, first=False)
 
-    def _crossed(self, crossing: Callable[..., float | None], target: float) -> dict[str, float] | None:
-        reached = {axis: crossing(spent, self.accuracy, target) for axis, spent in self.spent.items()}
-        return {axis: cost for axis, cost in reached.items() if cost is not None} or None
+    def _crossed(self, target: float, *, first: bool) -> dict[str, float] | None:
+        values, up = self.judged, rises(self.main)
+        costs = {axis: reached(spent, values, target, rising=up, first=first) for axis, spent in self.spent.items()}
+        return {axis: cost for axis, cost in costs.items() if cost is not None} or None
 
     def row(self, targets: Sequence[float]) -> dict[str, object]:
         """The run as plain values."""
+        main, best = self.main, max if rises(self.main) else min
         return {
             "name": self.name,
             "algorithm": self.algorithm,
             "rounds": self.spent["rounds"][-1],
-            "accuracy": self.accuracy[-1],
-            "best_accuracy": max(self.accuracy),
+            main: self.judged[-1],
+            f"best_{main}": best(self.judged),
             "worst_decile": self.worst_decile[-1] if self.worst_decile else None,
-            "majority_guess": None if math.isnan(self.majority_guess) else self.majority_guess,
+            guess_of(main): None if math.isnan(self.majority_guess) else self.majority_guess,
             **({"f1": self.f1[-1]} if self.f1 else {}),
+            **{name: values[-1] for name, values in self.further.items()},
             "sustained_time_to_accuracy": {f"{target:g}": self.sustained_cost_of(target) for target in targets},
             "time_to_accuracy": {f"{target:g}": self.cost_of(target) for target in targets},
         }
 
 
 def ends_at_equal_cost(runs: Sequence[ComparedRun]) -> dict[str, dict[str, object]]:
-    """By axis: the cost at which the first of the runs ends, and every run's accuracy there.
+    """By axis: the cost at which the first of the runs ends, and every run's score there.
 
     Runs of as many rounds may have spent very different seconds and joules. Nothing is told of a run that had not been
     evaluated by then, and no axis that a run lacks.
@@ -67,7 +88,10 @@ def ends_at_equal_cost(runs: Sequence[ComparedRun]) -> dict[str, dict[str, objec
     for axis in costs():
         if runs and all(axis in run.spent for run in runs):
             moment = min(run.spent[axis][-1] for run in runs)
-            ends[axis] = {"at": moment, "accuracy": [score_at(run.spent[axis], run.accuracy, moment) for run in runs]}
+            ends[axis] = {
+                "at": moment,
+                runs[0].main: [score_at(run.spent[axis], run.judged, moment) for run in runs],
+            }
     return ends
 
 
@@ -75,7 +99,7 @@ def read_run(folder: RunFolder) -> ComparedRun:
     """The evaluated rounds of one folder, finished or not."""
     settings = folder.read_settings()
     found = compared(settings["name"], settings["algorithm"]["name"], folder.read_table("rounds"))
-    if not found.accuracy:
+    if not found.judged:
         raise StorageError(f"{folder.path} has no evaluated round yet. Let it run on, or lower evaluation.every.")
     return found
 
@@ -92,18 +116,24 @@ def read_runs(folders: Sequence[RunFolder]) -> tuple[list[ComparedRun], list[str
             left_out.append(f"{folder.path} is left out: it cannot be read ({type(error).__name__}: {error}).")
     if not runs:
         raise StorageError("No run can be compared.\n" + "\n".join(left_out))
-    return runs, left_out
+    main = runs[0].main
+    for run in runs:
+        if run.main != main:
+            left_out.append(f"{run.name!r} is left out: it is judged by {run.main}, the first run by {main}.")
+    return [run for run in runs if run.main == main], left_out
 
 
 def compared(name: str, algorithm: str, rounds: pl.DataFrame) -> ComparedRun:
     """The evaluated rounds of a table of rounds; a cost that rows of an older version lack has no axis."""
-    tested = rounds["accuracy"].is_not_null()
+    tested = rounds["loss" if "loss" in rounds.columns else "accuracy"].is_not_null()
 
     def found(column: str) -> list[float]:
         values = rounds[column].filter(tested).to_list() if column in rounds.columns else []
         return [] if None in values else values
 
     spent = {axis: spent_so_far(rounds, quantity, cost) for axis, (quantity, cost) in costs().items()}
+    further = {column: values for column in ("mae", "rmse", "perplexity") if (values := found(column))}
+    known = {column for column in MAIN if found(column)}
     return ComparedRun(
         name=name,
         algorithm=algorithm,
@@ -111,8 +141,9 @@ def compared(name: str, algorithm: str, rounds: pl.DataFrame) -> ComparedRun:
         accuracy=found("accuracy"),
         loss=found("loss"),
         worst_decile=found("worst_decile"),
-        majority_guess=next(iter(found("majority_guess")), math.nan),
+        majority_guess=next(iter(found(guess_of(main_score(known)))), math.nan),
         f1=found("f1"),
+        further=further,
     )
 
 
@@ -127,17 +158,20 @@ def spent_so_far(rounds: pl.DataFrame, quantity: Quantity, cost: Cost) -> pl.Ser
 def draw_comparison(
     runs: Sequence[ComparedRun], path: Path, axes: Sequence[str] | None = None, *, loss: bool = True
 ) -> None:
-    """Accuracy (and loss) against every cost that is plotted; the floor is drawn where all runs share it."""
+    """The main score (and the loss) against every cost that is plotted; the floor is drawn where all runs share it."""
     floors = {round(run.majority_guess, 6) for run in runs}
     floor = floors.pop() if len(floors) == 1 and not any(map(math.isnan, floors)) else None
     known = {axis: cost.picture for axis, (_, cost) in costs(plotted=True).items()}
     axes = [axis for axis in axes or known if any(axis in run.spent for run in runs)]
-    wanted = ["accuracy", *(["loss"] if loss else []), *(["f1"] if all(run.f1 for run in runs) else [])]
+    main = runs[0].main
+    more = [name for name in ("f1", "rmse", "perplexity") if all(run.score(name) for run in runs)]
+    wanted = list(dict.fromkeys([main, *(["loss"] if loss else []), *more]))
     panels = []
     for score in wanted:
-        lines = [(run, getattr(run, score)) for run in runs if getattr(run, score)]
+        lines = [(run, run.score(score)) for run in runs if run.score(score)]
         for axis in axes:
             curves = [Curve(run.name, run.spent[axis], values) for run, values in lines if axis in run.spent]
             label = scores()[score][1].picture
-            panels.append(Panel(curves, known[axis], label, floor if score == "accuracy" else None))
+            guess = SCHEMA[guess_of(main)].label
+            panels.append(Panel(curves, known[axis], label, floor if score == main else None, floor_label=guess))
     draw_panels(path, panels, title="The clients' own models on their own test sets", columns=len(axes))

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from leanfed.quantities import guess_of
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
 from leanfed.runs.sources import sources
+from leanfed.tasks.datasets import DATASETS
 from leanfed.wireless.fleet import Fleet
 from leanfed.wireless.fleet_file import write_fleet
 
@@ -19,14 +21,17 @@ MOST_DEVICE_ROWS = 500_000  # of fleet.parquet; a longer trace holds evenly spac
 
 def describe_world(settings: Settings, world: World) -> dict[str, Any]:
     """Sizes of model and data, labels held by every client, and the source of every setting."""
-    task = world.task
-    labels = [np.bincount(task.train.labels[rows], minlength=task.classes).tolist() for rows in task.partition.train]
+    task, users = world.task, DATASETS[settings.task.dataset].users
+    held = (task.train.labels[rows].reshape(-1) for rows in task.partition.train) if task.classes else ()
+    labels = [np.bincount(mine, minlength=task.classes).tolist() for mine in held]
     return {
         "shared_size": world.split.shared_size,
         "private_size": world.split.private_size,
-        "label_counts": labels,  # (clients, classes), training samples
+        "label_counts": labels,  # (clients, classes), training samples; empty where numbers are predicted
+        "samples": task.partition.sizes.tolist(),
         "test_samples": [len(rows) for rows in task.partition.test],
-        "majority_guess": task.majority_guess.tolist(),
+        guess_of(task.loss.judged_by): task.constant_guess.tolist(),
+        **({"users": list(users)} if settings.task.partition.kind == "column" and len(users) == task.clients else {}),
         "sources": sources(settings),
     }
 

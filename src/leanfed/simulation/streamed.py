@@ -21,7 +21,7 @@ from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import RoundPlan
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
-from leanfed.rounds.evaluation import Evaluation, Hits, client_result, gathered
+from leanfed.rounds.evaluation import ClientResult, Evaluation, client_result, gathered
 from leanfed.rounds.exchange import Answers, Collector, train
 from leanfed.rounds.world import World
 from leanfed.tasks.split import FlatModel
@@ -67,7 +67,7 @@ class StreamedEngine(Engine):
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         world = self.world
 
-        def test(item: tuple[int, ClientState], learner: FlatLearner) -> tuple[float, float, Hits]:
+        def test(item: tuple[int, ClientState], learner: FlatLearner) -> ClientResult:
             client, state = item
             return client_result(world, server, state, learner, client)
 

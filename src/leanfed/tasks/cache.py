@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from leanfed.errors import DataError, StorageError
 from leanfed.files import explained, make_folder, read_json, sha256_of, write_json
-from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource
+from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource, MemorySource
 from leanfed.tasks.datasets import Samples as Samples
 from leanfed.tasks.hub import data_root, locate
 
@@ -45,6 +45,8 @@ def load_samples(name: str, split: str, root: Path | None = None) -> Samples:
         with explained(file, "read"):
             key = sha256_of(file)
         return _cached(name, split, key, lambda: decode_parquet(file, spec))
+    if isinstance(spec.source, MemorySource):
+        return spec.source.splits[split]
     if isinstance(spec.source, LocalSource):
         return local_samples(name, split, spec.source)
     load = spec.source.load
@@ -140,6 +142,7 @@ def _parts(samples: Samples) -> Arrays:
         "inputs": samples.inputs,
         "labels": samples.labels,
         "ends": samples.ends,
+        "users": samples.users,
     }
     return {name: array for name, array in parts.items() if array is not None}
 

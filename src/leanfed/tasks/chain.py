@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from typing_extensions import override
 
 Stage = Callable[[Tensor], Tensor]
@@ -32,10 +33,16 @@ def through(stages: Iterable[Stage], x: Tensor) -> Tensor:
 
 
 def cut_at(model: nn.Module, private: Collection[str]) -> tuple[list[Stage], list[Stage]]:
-    """The stages before the first that owns a private parameter, and the rest; ([], [model]) if it is not a chain."""
-    if not isinstance(model, Chain):
+    """The stages before the first that owns a private parameter, and the rest; ([], [model]) if it is not a chain.
+
+    A plain `nn.Sequential` is a chain of its children, unless it drops out: a further step would draw other units.
+    """
+    if type(model) is nn.Sequential and not any(isinstance(part, _DropoutNd) for part in model.modules()):
+        stages: dict[str, Stage] = dict(model.named_children())
+    elif isinstance(model, Chain):
+        stages = model.stages()
+    else:
         return [], [model]
-    stages = model.stages()
     owning = [any(name.startswith(f"{stage}.") for name in private) for stage in stages]
     cut = owning.index(True) if True in owning else len(owning)
     return list(stages.values())[:cut], list(stages.values())[cut:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,10 @@ Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 class Samples:
     """One split of a data set: inputs as decoded, in the file's order."""
 
-    inputs: npt.NDArray[np.uint8]  # images (n, channels, height, width), or all texts in UTF-8
-    labels: npt.NDArray[np.int64]  # (n,)
+    inputs: npt.NDArray[Any]  # images (n, channels, height, width) in bytes, all texts in UTF-8, or any array (n, ...)
+    labels: npt.NDArray[Any]  # (n,) or (n, places) numbers of classes in int64, or numbers to predict in float32
     ends: npt.NDArray[np.int64] | None = None  # texts: (n, columns), where each text ends in `inputs`
+    users: npt.NDArray[np.int64] | None = None  # (n,) whose sample it is, as places in `DatasetSpec.users`
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -30,7 +31,7 @@ class Samples:
     def texts(self, row: int) -> tuple[str, ...]:
         """The text columns of one sample."""
         if self.ends is None:
-            raise DataError("This data set holds images, not texts.")
+            raise DataError("This data set holds no texts.")
         edges = self.ends.reshape(-1)
         first = row * self.ends.shape[1]
         starts = [edges[i - 1] if i else 0 for i in range(first, first + self.ends.shape[1])]
@@ -73,19 +74,43 @@ class LocalSource:
 
 
 @dataclass(frozen=True)
+class MemorySource:
+    """A user's own arrays, which are in memory already."""
+
+    splits: Mapping[str, Samples]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Inputs are used as (x - mean) / deviation; both (channels,) along the first axis of a sample, or one number."""
+
+    mean: npt.NDArray[np.float32]
+    deviation: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class DatasetSpec:
     """Everything that the loader needs to know about a data set."""
 
-    source: HubSource | EmbeddedSource | LocalSource
-    columns: tuple[str, ...]  # one image column, or the text columns
-    classes: int
+    source: HubSource | EmbeddedSource | LocalSource | MemorySource
+    columns: tuple[str, ...]  # one image column, the text columns, or the numeric columns
+    classes: int  # 0 where numbers are to be predicted
     rows: Mapping[str, int]  # split -> number of samples of the full set
-    shape: tuple[int, ...] | None = None  # (channels, height, width) of an image; None for text
+    shape: tuple[int, ...] | None = None  # (channels, height, width) of an image, of a sample of arrays; None for text
     mean: tuple[float, ...] = ()  # per channel, of pixels scaled to [0, 1]
     deviation: tuple[float, ...] = ()
     label: str = "label"
     licence: str = ""
     digests: Mapping[str, str] = field(default_factory=dict)  # split -> SHA-256 of the decoded samples and labels
+    arrays: bool = False  # samples are numbers of any shape, neither pictures nor texts
+    scaling: Scaling | None = None  # of arrays; None: as they are
+    targets: int = 0  # numbers to predict for each sample, where there are no classes
+    users: tuple[str, ...] = ()  # whose samples these are, by name; empty where nobody says
+
+    @property
+    def outputs(self) -> int:
+        """What a model must give for each sample: a score for every class, or the numbers to predict."""
+        return self.classes or self.targets
 
 
 def embedded_digits(split: str) -> Arrays:

@@ -8,7 +8,7 @@ from typing import Any
 
 from leanfed.errors import DataError
 from leanfed.tasks.cache import load_samples
-from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource
+from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource, MemorySource
 from leanfed.tasks.hub import Progress, data_root, fetch, hub_url
 
 
@@ -21,6 +21,8 @@ def inventory(root: Path | None = None, names: Iterable[str] = (), *, verify: bo
 def fetch_dataset(name: str, root: Path | None, progress: Progress) -> None:
     """Download the missing splits of a data set."""
     source = DATASETS[name].source
+    if isinstance(source, MemorySource):
+        raise DataError(f"{name!r} is your own data in memory; there is nothing to fetch.")
     if isinstance(source, LocalSource):
         raise DataError(f"{name!r} is your own data in {source.where}; there is nothing to fetch.")
     if not isinstance(source, HubSource):
@@ -38,6 +40,8 @@ def _row(name: str, split: str, spec: DatasetSpec, root: Path | None, verify: bo
         where = str(path) if here else hub_url(spec.source, split)
     elif isinstance(spec.source, LocalSource):
         where = spec.source.where
+    elif isinstance(spec.source, MemorySource):
+        where = "in memory"
     else:
         where = f"inside the package {spec.source.package}"
     state = "no" if not here else _verified(name, split, spec, root) if verify else "yes"

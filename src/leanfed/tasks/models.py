@@ -20,10 +20,10 @@ from leanfed.tasks.text import TextSettings
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to build an image model, its input shape, and its default split."""
+    """How to build a model, its input shape, and its default split."""
 
-    build: Callable[[int], nn.Module]  # number of classes -> freshly initialised model
-    input_shape: tuple[int, ...]  # (channels, height, width); smaller images are padded with black
+    build: Callable[[int], nn.Module]  # number of outputs -> freshly initialised model
+    input_shape: tuple[int, ...] | None  # of a sample; smaller images are padded with black; None: any
     default_split: str  # the last layer of the base
 
 

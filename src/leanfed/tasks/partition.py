@@ -1,10 +1,14 @@
-"""Partitions of samples over clients (Class-m, Dirichlet(alpha), IID); test sets match the clients' class mix."""
+"""Partitions of samples over clients (Class-m, Dirichlet(alpha), IID, quantity skew, by user).
+
+Test sets match the clients' class mix; those of a partition by user are the users' own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,44 +25,64 @@ HELD_BACK_PART = 5  # one in so many training samples
 class PartitionSettings(Section):
     """How the data set is split over clients."""
 
-    kind: Literal["class", "dirichlet", "iid"] = "dirichlet"
-    """class: a client draws `classes_per_client` classes; dirichlet: class shares drawn with `alpha`; iid: uniform."""
-    clients: int = Field(default=100, ge=1, le=1_000_000)
-    """N, the number of clients."""
+    kind: Literal["class", "dirichlet", "iid", "quantity", "column"] = "dirichlet"
+    """class: a client draws `classes_per_client` classes; dirichlet: class shares drawn with `alpha`; iid: uniform;
+    quantity: shares of all samples drawn with `alpha`, in the same class mix; column: a client for each user of the
+    data, with that user's own samples for training and testing."""
+    clients: int = Field(default=100, ge=0, le=1_000_000)
+    """N, the number of clients; of a column partition so many users, drawn by the seed, or 0 (its default): all."""
     classes_per_client: int | None = Field(default=None, ge=1)
     """m of Class-m."""
     alpha: float | None = Field(default=None, gt=0, le=1e6)
-    """Concentration of the Dirichlet split: the smaller, the more the clients differ."""
+    """Concentration of the Dirichlet or quantity split: the smaller, the more the clients differ."""
     capped: bool = True
     """Whether a client of a Dirichlet split gets no further classes once it has the average number of samples, as in
     Lin et al. (2020), which the paper follows; false: the plain draw, with more varied sizes and more classes each."""
     min_samples: int = Field(default=10, ge=1)
     """The fewest training samples a client may hold."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _all_users(cls, values: Any) -> Any:
+        return {"clients": 0, **values} if isinstance(values, dict) and values.get("kind") == "column" else values
+
     @model_validator(mode="after")
     def _needs_its_own_key(self) -> PartitionSettings:
-        wanted = {"class": "classes_per_client", "dirichlet": "alpha"}
-        for kind, key in wanted.items():
+        wanted = {"classes_per_client": ("class",), "alpha": ("dirichlet", "quantity")}
+        for key, kinds in wanted.items():
             given = getattr(self, key) is not None
-            if kind == self.kind and not given:
+            if self.kind in kinds and not given:
                 raise ValueError(
-                    f"a {kind!r} partition needs {key!r}; set it, for example {key} = {2 if kind == 'class' else 0.1}"
+                    f"a {self.kind!r} partition needs {key!r}; set it, for example {key} = "
+                    f"{0.1 if key == 'alpha' else 2}"
                 )
-            if kind != self.kind and given:
+            if self.kind not in kinds and given:
                 raise ValueError(
-                    f"{key!r} belongs to a {kind!r} partition, not to {self.kind!r}; remove it or set kind = {kind!r}"
+                    f"{key!r} belongs to a {kinds[0]!r} partition, not to {self.kind!r}; remove it or set kind = "
+                    f"{kinds[0]!r}"
                 )
         if self.kind != "dirichlet" and not self.capped:
             raise ValueError(f"'capped' belongs to a 'dirichlet' partition, not to {self.kind!r}; remove it")
+        if self.kind != "column" and not self.clients:
+            raise ValueError(f"a {self.kind!r} partition needs a number of clients, at least 1; set clients = 100")
         return self
 
     def label(self) -> str:
-        """The short name used in tables: Class-2, alpha 0.1 (with "uncapped" if so), IID."""
+        """The short name used in tables: Class-2, alpha 0.1 (with "uncapped" if so), IID, quantity 0.5, by user."""
         if self.kind == "class":
             return f"Class-{self.classes_per_client}"
         if self.kind == "dirichlet":
             return f"alpha {self.alpha:g}" + ("" if self.capped else ", uncapped")
-        return "IID"
+        return {"iid": "IID", "column": "by user"}.get(self.kind, f"quantity {self.alpha or 0:g}")
+
+    def counted(self) -> int:
+        """N, where it must be known without the data."""
+        if not self.clients:
+            raise SettingsError(
+                "task.partition.clients is left open, but without the users' data nobody can count them. Set it to "
+                "their number."
+            )
+        return self.clients
 
 
 @dataclass(frozen=True)
@@ -109,6 +133,31 @@ def make_partition(train: Ints, test: Ints, classes: int, settings: PartitionSet
     return Partition(_rows_of(owners, settings.clients), _deal(test, test_counts, rng))
 
 
+def by_user(train: Ints, test: Ints, users: Sequence[str], settings: PartitionSettings, seed: int) -> Partition:
+    """A client for each user, in the order of their names, with the user's own samples for training and testing."""
+    if settings.clients > len(users):
+        raise DataError(
+            f"task.partition.clients = {settings.clients} is more than the {len(users)} users of the data. Lower it, "
+            "or leave it out for all of them."
+        )
+    chosen = np.arange(len(users))
+    if settings.clients:
+        chosen = np.sort(stream(seed, "users").choice(len(users), settings.clients, replace=False))
+    held, tests = (np.bincount(owners, minlength=len(users))[chosen] for owners in (train, test))
+    if (held < settings.min_samples).any():
+        poorest = int(held.argmin())
+        raise DataError(
+            f"User {users[chosen[poorest]]!r} has {held[poorest]} training samples, fewer than "
+            f"task.partition.min_samples = {settings.min_samples}. Lower that, or leave the user out of the data."
+        )
+    if not tests.all():
+        raise DataError(
+            f"User {users[chosen[int(tests.argmin())]]!r} has no sample left for testing. Give the user at least one "
+            "in `test`, or leave the user out of the data."
+        )
+    return Partition(*(tuple(np.flatnonzero(owners == user) for user in chosen) for owners in (train, test)))
+
+
 def _check(train: Ints, test: Ints, classes: int, settings: PartitionSettings) -> None:
     """Refuse settings that the data cannot satisfy."""
     needed = settings.clients * settings.min_samples
@@ -120,6 +169,11 @@ def _check(train: Ints, test: Ints, classes: int, settings: PartitionSettings) -
     if settings.clients > len(test):
         raise DataError(f"{settings.clients} clients cannot share {len(test)} test samples. Lower clients.")
     chosen = settings.classes_per_client or 1
+    if classes == 1 and settings.kind in ("class", "dirichlet"):
+        raise SettingsError(
+            f"task.partition.kind = {settings.kind!r} deals out classes, but these labels are none. Choose 'iid', "
+            "'quantity' or 'column'."
+        )
     if chosen > classes:
         raise SettingsError(f"classes_per_client = {chosen} is more than the {classes} classes there are. Lower it.")
     if settings.kind == "class" and chosen * settings.clients < classes:
@@ -136,6 +190,8 @@ def _owners(labels: Ints, classes: int, settings: PartitionSettings, rng: np.ran
         owners = _deal_classes(labels, held, rng)
     elif settings.kind == "dirichlet":
         return _dirichlet(labels, classes, settings, rng)
+    elif settings.kind == "quantity":
+        owners = _quantities(labels, settings, rng)
     else:
         owners = rng.permutation(np.arange(len(labels)) % settings.clients)
     fewest = np.bincount(owners, minlength=settings.clients).min()
@@ -145,6 +201,15 @@ def _owners(labels: Ints, classes: int, settings: PartitionSettings, rng: np.ran
             "Lower clients or min_samples."
         )
     return owners
+
+
+def _quantities(labels: Ints, settings: PartitionSettings, rng: np.random.Generator) -> Ints:
+    """Shuffled samples cut by shares from Dirichlet(alpha), after `min_samples` for everybody."""
+    spare = len(labels) - settings.clients * settings.min_samples
+    shares = rng.dirichlet(np.full(settings.clients, settings.alpha))
+    cuts = (np.cumsum(shares)[:-1] * spare).astype(np.int64)
+    counts = settings.min_samples + np.diff(cuts, prepend=0, append=spare)
+    return rng.permutation(np.repeat(np.arange(settings.clients), counts))
 
 
 def draw_classes(clients: int, per_client: int, classes: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from leanfed.errors import SettingsError, nearest
 from leanfed.tasks.chain import cut_at, through
+from leanfed.tasks.losses import Loss, fit
 from leanfed.tasks.statistics import Statistics
 
 
@@ -96,11 +97,20 @@ class FlatModel:
     sent to the server. Training uses the statistics of the batch and updates the running ones; predictions use the
     running ones.
 
-    For `head_gradient`, a `Chain` keeps the input of its first stage with private parameters, other models the batch.
+    For `head_gradient`, a `Chain` and an `nn.Sequential` keep the input of their first stage with private parameters,
+    other models the batch.
     """
 
-    def __init__(self, model: nn.Module, split: Split, *, share_statistics: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        split: Split,
+        *,
+        share_statistics: bool = False,
+        loss: Loss = functional.cross_entropy,
+    ) -> None:
         self.model = model
+        self.loss = loss
         self.split = split
         base = Statistics(model, modules_of(split.shared))
         self.statistics = base if share_statistics else Statistics(model)
@@ -137,7 +147,7 @@ class FlatModel:
         self._gradient.zero_()
         with torch.enable_grad():
             features = through(self._before, inputs)
-            loss = functional.cross_entropy(through(self._behind, features), labels)
+            loss = self.loss(fit(through(self._behind, features), labels), labels)
             self.features = features.detach()
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.item(), self._gradient
@@ -150,7 +160,7 @@ class FlatModel:
         self._weights[self.split.shared_size :].copy_(private)
         keeping = self.statistics.unchanged(self._base_statistics) if len(self._base_statistics) else nullcontext()
         with torch.enable_grad(), keeping:
-            loss = functional.cross_entropy(through(self._behind, self.features), labels)
+            loss = self.loss(fit(through(self._behind, self.features), labels), labels)
             slopes = torch.autograd.grad(loss, self._private)
         return torch.cat([slope.reshape(-1) for slope in slopes])
 
@@ -172,7 +182,7 @@ class FlatModel:
             layer.momentum = momentum
 
     def logits(self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor) -> Tensor:
-        """The model's logits at the given weights, with its running statistics."""
+        """The model's outputs at the given weights, with its running statistics."""
         self.model.eval()
         self.load(weights)
         with torch.no_grad():

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from leanfed.errors import DataError, SettingsError
 from leanfed.records import Floats, Ints, Section
 from leanfed.streams import stream, stream_seed
+from leanfed.tasks.arrays import Array, Rows
 from leanfed.tasks.batch import Batch as Batch
 from leanfed.tasks.cache import Samples, load_samples
-from leanfed.tasks.datasets import DATASETS
-from leanfed.tasks.models import MODELS, build_model, default_split
-from leanfed.tasks.partition import Partition, PartitionSettings, all_to, hold_back, make_partition
+from leanfed.tasks.datasets import DATASETS, DatasetSpec
+from leanfed.tasks.guess import guess_score, majority_label
+from leanfed.tasks.losses import CROSS_ENTROPY, LOSSES, LossSpec, check_outputs, named
+from leanfed.tasks.models import MODELS, ModelSpec, build_model, default_split
+from leanfed.tasks.partition import Partition, PartitionSettings, all_to, by_user, hold_back, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
 from leanfed.tasks.text import TextSettings, Tokens, load_tokens
+from leanfed.tasks.user_table import TableSettings, add_table
 
 Change = Literal["crop", "flip"]
 HELD_BACK = "held-back"
@@ -48,6 +52,11 @@ class TaskSettings(Section):
     samples, which it then does not train on; or "validation", where a data set has one."""
     text: TextSettings = Field(default_factory=TextSettings)
     """The encoder of a text model; image models have none."""
+    table: TableSettings | None = None
+    """Your own Parquet file, which `dataset` then names; left out: a data set that is known by its name."""
+    loss: Annotated[str | None, BeforeValidator(named)] = None
+    """What is minimised, by name: cross_entropy, next_token (the same, with perplexity), mse, l1, huber,
+    binary_cross_entropy, or one of your own; left out: cross_entropy for classes, mse for numbers."""
     partition: PartitionSettings = Field(default_factory=lambda: PartitionSettings(kind="class", classes_per_client=2))
     """How samples are distributed over clients."""
 
@@ -101,8 +110,8 @@ class Task:
 
     settings: TaskSettings
     seed: int
-    train: Images | Tokens
-    test: Images | Tokens
+    train: Images | Tokens | Rows
+    test: Images | Tokens | Rows
     partition: Partition
 
     @property
@@ -117,8 +126,27 @@ class Task:
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
+        """Number of classes; 0 where numbers are predicted."""
         return DATASETS[self.settings.dataset].classes
+
+    @property
+    def outputs(self) -> int:
+        """What the model gives for each sample: a score for every class, or the numbers to predict."""
+        return DATASETS[self.settings.dataset].outputs
+
+    @cached_property
+    def loss(self) -> LossSpec:
+        """What is minimised; refused where it is for other labels than these."""
+        name = self.settings.loss or (CROSS_ENTROPY if self.classes else "mse")
+        spec = LOSSES[name]
+        if spec.labels != "any" and (spec.labels == "classes") != (self.classes > 0):
+            held = f"{self.classes} classes" if self.classes else "numbers to predict"
+            other = "cross_entropy" if self.classes else "mse"
+            raise SettingsError(
+                f"task.loss = {name!r} is for {spec.labels}, but {self.settings.dataset!r} has {held}. Choose "
+                f"{other!r} or leave it out."
+            )
+        return spec
 
     @cached_property
     def split(self) -> Split:
@@ -129,7 +157,7 @@ class Task:
     def new_model(self, *labels: str | int) -> nn.Module:
         """A model initialised from the stream (seed, "weights", labels)."""
         seed = stream_seed(self.seed, "weights", *labels)
-        return build_model(self.settings.model, self.classes, seed, self.settings.text)
+        return build_model(self.settings.model, self.outputs, seed, self.settings.text)
 
     def initial_shared(self, split: Split) -> Tensor:
         """The initial shared part, the same for every method."""
@@ -156,38 +184,80 @@ class Task:
     @cached_property
     def majority_labels(self) -> Ints:
         """Per client: its most frequent training label."""
-        return np.array([np.bincount(self.train.labels[rows]).argmax() for rows in self.partition.train])
+        return np.array([majority_label(self.train.labels[rows]) for rows in self.partition.train])
 
     @cached_property
-    def majority_guess(self) -> Floats:
-        """Per client: accuracy on its test set of always predicting its most frequent training label."""
-        guesses = self.majority_labels
-        return np.array(
-            [np.mean(self.test.labels[rows] == guess) for rows, guess in zip(self.partition.test, guesses, strict=True)]
-        )
+    def constant_guess(self) -> Floats:
+        """Per client: the score on its test set of the constant that is best for its training labels.
+
+        Where accuracy is the score this is the majority guess, always predicting the most frequent training label.
+        """
+        parts = zip(self.partition.train, self.partition.test, strict=True)
+        pairs = ((self.train.labels[held], self.test.labels[tests]) for held, tests in parts)
+        return np.array([guess_score(self.loss, train, test, self.outputs) for train, test in pairs])
 
 
 def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None, *, owner: int | None = None) -> Task:
     """Load the data, partition it over clients (or give it all to `owner`), and check that it fits the model."""
-    spec = DATASETS[settings.dataset]
+    if settings.table is not None:
+        add_table(settings.dataset, settings.table, data_root)
     held_back = settings.test_on == HELD_BACK
-    train, test = (
-        _inputs(settings, split, data_root) for split in ("train", "test" if held_back else settings.test_on)
-    )
+    splits = ("train", "test" if held_back else settings.test_on)
+    train, test = (_inputs(settings, split, data_root) for split in splits)
     if owner is None:
-        partition = make_partition(train.labels, test.labels, spec.classes, settings.partition, seed)
+        partition = _partition(settings, train.labels, test.labels, seed, data_root)
     else:
-        partition = all_to(owner, settings.partition.clients, len(train.labels), len(test.labels))
+        partition = all_to(owner, settings.partition.counted(), len(train.labels), len(test.labels))
     if held_back:
         test, partition = train, hold_back(partition, seed)
     task = Task(settings, seed, train, test, partition)
-    _ = task.split  # raises for an unknown layer now rather than in the first round
+    _ = task.split, task.loss  # raise for an unknown layer or loss now rather than in the first round
+    if isinstance(train, Rows):
+        _try_model(task)
     return task
 
 
-def _inputs(settings: TaskSettings, split: str, root: Path | None) -> Images | Tokens:
+def _partition(settings: TaskSettings, train: Array, test: Array, seed: int, root: Path | None) -> Partition:
+    """The clients' rows; labels that are no single class count as one class, so that only sizes are dealt out."""
+    spec = DATASETS[settings.dataset]
+    if settings.partition.kind == "column":
+        users = [load_samples(settings.dataset, split, root).users for split in ("train", settings.test_on)]
+        if users[0] is None or users[1] is None:
+            raise SettingsError(
+                f"task.partition.kind = 'column' needs to know whose each sample is, but {settings.dataset!r} does not "
+                "say. Name the users: client=... in leanfed.add_arrays, or task.table.client."
+            )
+        return by_user(users[0], users[1], spec.users, settings.partition, seed)
+    if spec.classes and train.ndim == 1:
+        return make_partition(train, test, spec.classes, settings.partition, seed)
+    held, tests = (np.zeros(len(labels), dtype=np.int64) for labels in (train, test))
+    return make_partition(held, tests, 1, settings.partition, seed)
+
+
+def _try_model(task: Task) -> None:
+    """Refuse a model that cannot compute on these samples, or whose outputs do not fit their labels."""
+    name, model = task.settings.model, task.new_model("base")
+    batch = task.train.batch(np.resize(task.partition.train[0], 2))
+    try:
+        with torch.no_grad():
+            outputs = model.eval()(batch.inputs)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        kind = str(batch.inputs.dtype).removeprefix("torch.")
+        raise SettingsError(
+            f"Model {name!r} cannot compute on samples of {task.settings.dataset!r}, {kind} of shape "
+            f"{tuple(batch.inputs.shape[1:])}: {str(error).splitlines()[0]}. Change the model, or the arrays (whole "
+            "numbers stay whole unless normalise scales them)."
+        ) from error
+    if task.loss.labels != "any":
+        check_outputs(outputs, batch.labels, task.classes, name)
+
+
+def _inputs(settings: TaskSettings, split: str, root: Path | None) -> Images | Tokens | Rows:
     """One split in the form that the model takes."""
-    spec, shape = DATASETS[settings.dataset], MODELS[settings.model].input_shape
+    spec, model = DATASETS[settings.dataset], MODELS[settings.model]
+    shape = model.input_shape
+    if isinstance(model, ModelSpec) and (spec.arrays or shape is None) and spec.shape is not None:
+        return _rows(settings, split, spec, root) if spec.arrays else _images(settings.dataset, split, spec.shape, root)
     if shape is None and spec.shape is None and settings.augment:
         raise SettingsError(f"task.augment changes pictures, but {settings.dataset!r} has texts. Leave it out.")
     if shape is None and spec.shape is None:
@@ -206,6 +276,23 @@ def _inputs(settings: TaskSettings, split: str, root: Path | None) -> Images | T
     return _images(settings.dataset, split, shape, root)
 
 
+def _rows(settings: TaskSettings, split: str, spec: DatasetSpec, root: Path | None) -> Rows:
+    """One split of arrays; pictures are padded with zeros where the model takes larger ones."""
+    wanted, name = MODELS[settings.model].input_shape, settings.dataset
+    if settings.augment:
+        raise SettingsError(f"task.augment changes pictures in bytes, but {name!r} has arrays. Leave it out.")
+    samples = load_samples(name, split, root)
+    if wanted is not None and spec.shape != wanted:
+        pictures = spec.shape is not None and len(spec.shape) == len(wanted) == 3 and spec.shape[0] == wanted[0]
+        if not pictures:
+            raise SettingsError(
+                f"Model {settings.model!r} takes inputs of shape {wanted}, but {name!r} has {spec.shape}. Choose "
+                "another of the two."
+            )
+        samples = replace(samples, inputs=_pad(samples, wanted))
+    return Rows(samples.inputs, samples.labels, spec.scaling)
+
+
 def _images(name: str, split: str, shape: tuple[int, ...], root: Path | None) -> Images:
     """One split, padded with black to the model's input size."""
     spec = DATASETS[name]
@@ -214,7 +301,7 @@ def _images(name: str, split: str, shape: tuple[int, ...], root: Path | None) ->
     return Images(_pad(samples, shape), np.asarray(samples.labels), mean, deviation)
 
 
-def _pad(samples: Samples, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+def _pad(samples: Samples, shape: tuple[int, ...]) -> Array:
     """Centre images in a larger black frame; images of the right size stay memory-mapped."""
     height, width = samples.inputs.shape[2:]
     if (height, width) == shape[1:]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,14 @@ from leanfed.files import explained, sha256_of
 from leanfed.records import Ints
 from leanfed.tasks.cache import Samples, join_texts, local_samples, open_picture
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, LocalSource
+from leanfed.tasks.user_arrays import Given, Normalise, divided, register
+from leanfed.tasks.user_splits import every_fifth
 
 if TYPE_CHECKING:
     import polars
     from torch import nn
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-EVERY = 5  # without a test set, every fifth sample of each class is for testing
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,22 @@ class Format:
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
 
-def add_model(name: str, build: Callable[[int], nn.Module], *, input_shape: tuple[int, int, int], split: str) -> None:
-    """Register a model: `build(classes)` makes it, `split` is the last layer of the shared base.
+def add_model(
+    name: str, build: Callable[[int], nn.Module], *, split: str, input_shape: tuple[int, ...] | None = None
+) -> None:
+    """Register a model: `build(outputs)` makes it, `split` is the last layer of the shared base.
 
-    Smaller images are padded with black to `input_shape` (channels, height, width).
+    `outputs` is the number of classes, or of numbers to predict. Smaller images are padded with black to `input_shape`
+    (channels, height, width); other samples must have that shape, or any where it is left out.
     """
     from leanfed.tasks.models import MODELS, ModelSpec
 
+    if not callable(build):
+        raise DataError(f"Model {name!r} needs a function build(outputs) that makes it, not {build!r}. Wrap it in one.")
+    if not split:
+        raise DataError(
+            f"Model {name!r} has no cut. Set split to the last layer of the shared base, by its attribute path."
+        )
     MODELS.add(name, ModelSpec(build, input_shape=input_shape, default_split=split))
 
 
@@ -108,44 +118,114 @@ def add_parquet(
     *,
     inputs: str | Sequence[str],
     label: str = "label",
+    client: str | None = None,
     test: str | Path | None = None,
     size: int = 32,
     channels: int = 3,
+    normalise: Normalise = "none",
+    classes: int | None = None,
 ) -> DatasetSpec:
-    """Register a Parquet file: `inputs` is a column of encoded images, or one or two columns of texts.
+    """Register a Parquet file: `inputs` is a column of encoded images, one or two columns of texts, or numeric columns.
 
-    Labels may be numbers or strings. Without a `test` file every fifth row of each class is for testing.
+    Numeric columns become features (n, columns), columns of lists of one length series (n, columns, length), or
+    (n, length) where there is one; `normalise` and `classes` are for these, as in `add_arrays`. Labels may be numbers
+    or strings; those with a fraction are numbers to predict. `client` is the column that says whose sample a row is.
+    Without a `test` file every fifth row of each client, else of each class, is for testing.
     """
     columns = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     files = {"train": Path(file), **({} if test is None else {"test": Path(test)})}
-    tables = {split: _read(path, (*columns, label)) for split, path in files.items()}
+    named = (*columns, label, *(() if client is None else (client,)))
+    tables = {split: _read(path, named) for split, path in files.items()}
+    kind = tables["train"].schema[columns[0]].base_type().__name__
+    if kind in ("String", "Binary", "Struct"):
+        return _add_encoded(
+            name, files, tables, columns, label, client, None if kind == "String" else Format(size, channels)
+        )
+    given = {split: columns_as_arrays(table, columns, label, client, files[split]) for split, table in tables.items()}
+    splits = given if len(given) == 2 else divided(given["train"])
+    return register(name, splits, normalise=normalise, classes=classes, columns=columns)
+
+
+def _add_encoded(
+    name: str,
+    files: Mapping[str, Path],
+    tables: dict[str, polars.DataFrame],
+    columns: tuple[str, ...],
+    label: str,
+    client: str | None,
+    form: Format | None,
+) -> DatasetSpec:
+    """Register columns of images, brought to a form, or of texts."""
+    file, apart = files["train"], len(files) == 2
     given = {value for table in tables.values() for value in table[label]}
     classes = sorted(given - {None})
     if len(classes) < 2 or None in given:
         raise DataError(f"Column {label!r} of {file} must hold at least two classes and no gaps, but has {given}.")
     labels = {split: _numbers(table[label].to_list(), classes) for split, table in tables.items()}
+    known = sorted({str(value) for table in tables.values() for value in table[client]}) if client else []
+    users = {split: _numbers([str(u) for u in tables[split][client]], known) for split in tables} if client else {}
     rows = {split: np.arange(len(found)) for split, found in labels.items()}
-    if test is None:
-        held = _fifth(labels["train"])
+    if not apart:
+        held = every_fifth(users["train"], at_least_one=True) if client else every_fifth(labels["train"])
         rows = {"train": np.flatnonzero(~held), "test": np.flatnonzero(held)}
         tables["test"], labels["test"] = tables["train"], labels["train"]
-    texts = tables["train"].schema[columns[0]].base_type().__name__ == "String"
-    form = Format(size, channels)
+        users |= {"test": users["train"]} if client else {}
 
     def load(split: str) -> Samples:
-        chosen, known = tables[split][rows[split]], labels[split][rows[split]]
-        if texts:
-            return join_texts(chosen.select(columns), known)
+        chosen, found = tables[split][rows[split]], labels[split][rows[split]]
+        whose = users[split][rows[split]] if client else None
+        if form is None:
+            return replace(join_texts(chosen.select(columns), found), users=whose)
         column = chosen[columns[0]]
         encoded = column.struct.field("bytes") if column.dtype.is_nested() else column
-        return Samples(form.read(encoded.to_list(), files["train"]), known)
+        return Samples(form.read(encoded.to_list(), file), found, users=whose)
 
     def key(split: str) -> str:
-        held = "" if test else split
-        return _digest([sha256_of(files[split if test else "train"]), held, f"{form}", *columns, label, f"{classes}"])
+        held = "" if apart else split
+        owner = [] if client is None else [client]
+        words = [sha256_of(files[split if apart else "train"]), held, f"{form or Format(32, 3)}", *columns, label]
+        return _digest([*words, f"{classes}", *owner])
 
     counts = {split: len(found) for split, found in rows.items()}
-    return _add(name, LocalSource(str(file), load, key), classes, counts, None if texts else form, columns)
+    return _add(name, LocalSource(str(file), load, key), classes, counts, form, columns, tuple(known))
+
+
+def columns_as_arrays(
+    table: polars.DataFrame, columns: Sequence[str], label: str, client: str | None, file: Path
+) -> Given:
+    """Numeric columns, or columns of lists, as one array of samples with its labels and users."""
+    parts = [_stacked(table[column], f"Column {column!r} of {file}") for column in columns]
+    if len({part.shape for part in parts}) > 1:
+        shapes = ", ".join(f"{column!r} {part.shape[1:]}" for column, part in zip(columns, parts, strict=True))
+        raise DataError(f"The columns of {file} have different lengths: {shapes}. Name columns of one length.")
+    inputs = parts[0] if len(parts) == 1 and parts[0].ndim > 1 else np.stack(parts, axis=1)
+    users = None if client is None else table[client].to_numpy()
+    return Given(inputs, _stacked(table[label], f"Column {label!r} of {file}"), users)
+
+
+def _stacked(column: polars.Series, what: str) -> npt.NDArray[Any]:
+    """A column as an array; lists must be of one length."""
+    import polars as pl
+
+    if column.null_count():
+        raise DataError(
+            f"{what} has {column.null_count()} gaps in {len(column)} rows. Fill them, or leave these rows out."
+        )
+    if isinstance(column.dtype, pl.Array):
+        column = column.arr.to_list()
+    if isinstance(column.dtype, pl.List):
+        lengths = column.list.len()
+        if lengths.n_unique() != 1 or not lengths[0]:
+            raise DataError(
+                f"{what} holds lists of {lengths.min()!r} to {lengths.max()!r} values. Pad or cut them to one length."
+            )
+        inner = _stacked(column.explode(), what)
+        return inner.reshape(len(column), lengths[0], *inner.shape[1:])
+    if not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.String)):
+        raise DataError(
+            f"{what} is of the type {column.dtype}. Name columns of numbers, lists of numbers, texts or images."
+        )
+    return column.to_numpy()
 
 
 def _add(
@@ -155,13 +235,14 @@ def _add(
     rows: Mapping[str, int],
     form: Format | None,
     columns: tuple[str, ...] = ("image",),
+    users: tuple[str, ...] = (),
 ) -> DatasetSpec:
     """Register the data set; images are normalised by the mean and deviation of the training pixels."""
     if form is None:
-        return DATASETS.add(name, DatasetSpec(source, columns, len(classes), dict(rows)))
+        return DATASETS.add(name, DatasetSpec(source, columns, len(classes), dict(rows), users=users))
     pixels = local_samples(name, "train", source).inputs / np.float32(255)
     mean, deviation = (tuple(found.tolist()) for found in (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)) + 1e-6))
-    spec = DatasetSpec(source, columns, len(classes), dict(rows), form.shape, mean, deviation)
+    spec = DatasetSpec(source, columns, len(classes), dict(rows), form.shape, mean, deviation, users=users)
     return DATASETS.add(name, spec)
 
 
@@ -179,17 +260,9 @@ def _pictures(folder: Path) -> list[tuple[Path, str]]:
 def _every_fifth(pictures: list[tuple[Path, str]]) -> dict[str, list[tuple[Path, str]]]:
     """Images for training and for testing, by split."""
     names = sorted({label for _, label in pictures})
-    held = _fifth(_numbers([label for _, label in pictures], names))
+    held = every_fifth(_numbers([label for _, label in pictures], names))
     pairs = list(zip(pictures, held, strict=True))
     return {"train": [p for p, out in pairs if not out], "test": [p for p, out in pairs if out]}
-
-
-def _fifth(labels: Ints) -> npt.NDArray[np.bool_]:
-    """Mask of every fifth sample of each class, in the given order."""
-    held = np.zeros(len(labels), dtype=bool)
-    for label in np.unique(labels):
-        held[np.flatnonzero(labels == label)[EVERY - 1 :: EVERY]] = True
-    return held
 
 
 def _numbers(values: Sequence[object], classes: Sequence[object]) -> Ints:

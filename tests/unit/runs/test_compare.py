@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from leanfed.charts.costs import first_crossing
 from leanfed.charts.curves import Curve, Panel, draw_panels
-from leanfed.runs.compare import ComparedRun, ends_at_equal_cost, first_crossing
+from leanfed.runs.compare import ComparedRun, ends_at_equal_cost
 
 
 @pytest.mark.parametrize(

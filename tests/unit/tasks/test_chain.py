@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
-from leanfed.tasks.chain import multiply_adds
+from leanfed.tasks.chain import cut_at, multiply_adds
 from leanfed.tasks.models import MODELS, LeNet5, build_model
 from leanfed.tasks.resnet import ResNet18
 from leanfed.tasks.split import FlatModel, split_after
@@ -63,3 +66,32 @@ def test_further_steps_of_a_head_leave_the_bases_running_statistics_alone(model:
     assert len(base) < len(once)
     assert torch.equal(often[base], once[base])
     assert not torch.equal(often, once)  # the head's own follow its steps
+
+
+def test_a_sequence_of_ones_own_goes_on_from_features_bit_for_bit() -> None:
+    """Its norm's statistics stay those of one pass; one that drops out runs again as a whole."""
+    torch.manual_seed(3)
+    layers = [nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 4)]
+    sequence, whole = nn.Sequential(*layers), Wrapped(nn.Sequential(*copy.deepcopy(layers)))
+    inputs, labels = torch.randn(5, 2, 8), torch.arange(5) % 4
+    answers = []
+    for model, layer in ((sequence, "1"), (whole, "inner.1")):
+        split = split_after(model, layer)
+        flat = FlatModel(model, split)
+        flat.loss_and_gradient(flat.initial, inputs, labels)
+        slope = flat.head_gradient(flat.initial[split.shared_size :] * 1.01, labels)
+        answers.append((slope, flat.features.shape, flat.statistics.read()))
+    (ours, stored, statistics), (theirs, batch, theirs_statistics) = answers
+    assert torch.equal(ours, theirs)
+    assert torch.equal(statistics, theirs_statistics)
+    assert (tuple(stored), tuple(batch)) == ((5, 18), (5, 2, 8))
+    assert cut_at(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.Linear(2, 2)), ["2.weight"])[0] == []
+
+
+class Wrapped(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)

@@ -30,13 +30,13 @@ class FarTask(Task):
 
     @cached_property
     @override
-    def majority_guess(self) -> Floats:  # as the clients report it
+    def constant_guess(self) -> Floats:  # as the clients report it
         return self.guesses
 
 
 def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[int, float]) -> World:
     """The server's world: clients with their reported sample counts, zero for a client that has not reported."""
-    clients = settings.task.partition.clients
+    clients = settings.task.partition.counted()
     counts = [samples.get(client, 0) for client in range(clients)]
     rows = tuple(np.arange(count) for count in counts)
     task = FarTask(

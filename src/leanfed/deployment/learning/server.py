@@ -60,7 +60,7 @@ class FleetServer:
         self.clock = clock or Clock()
         self.post = Post(grid, self.clock)
         audit = Audit(Path(config.audit) if config.audit else folder.path / "audit.jsonl")
-        self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.clients)
+        self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.counted())
         self.planner: FleetPlanner | None = None
         self.pending: PendingRound | None = None
         self._arrived = False  # whether the accuracy that ends the run is reached

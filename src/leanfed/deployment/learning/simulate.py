@@ -70,7 +70,7 @@ def simulate(settings: Settings, out: Path, *, data_dir: Path | None = None, **c
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         "init_args": {"include_dashboard": False},
     }
-    clients = settings.task.partition.clients
+    clients = settings.task.partition.counted()
     run_simulation(server_app=server, client_app=client, num_supernodes=clients, backend_config=resources)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from leanfed.rounds.wire import from_frame, to_frame
 from leanfed.rounds.world import World
 from leanfed.runs.build import WIRE_TYPES
 from leanfed.runs.settings import Settings
+from leanfed.tasks.guess import guess_score
 from leanfed.tasks.task import build_task
 
 
@@ -54,6 +54,8 @@ def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Ben
     torch.set_num_threads(1)  # so that results do not depend on the machine
     settings = read_settings(settings_text)
     task = build_task(settings.task, settings.seed, data_root, owner=owner)
+    if task.loss.judged_by != "accuracy":
+        raise SettingsError("Devices report accuracies, which this task does not have. Choose a task with classes.")
     renew = settings.evaluation.renew_statistics
     world = World(task, settings.algorithm, settings.training, settings.participation, renew)
     return Bench(settings, world, world.new_learner())
@@ -65,12 +67,12 @@ def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device
     task = bench.world.task
     with NodeStore(Path(node.store), run, client, bench.settings.seed).open() as store:
         last = store.round
-    labels, tests = task.train.labels[task.partition.train[client]], task.test.labels[task.partition.test[client]]
+    rows, tests = task.partition.train[client], task.partition.test[client]
     hello = Hello(
         client=client,
-        samples=len(labels),
+        samples=len(rows),
         test_samples=len(tests),
-        majority_guess=float(np.mean(tests == np.bincount(labels).argmax())),
+        majority_guess=guess_score(task.loss, task.train.labels[rows], task.test.labels[tests], task.outputs),
         round=last,
         sent_at=time.time(),
     )
@@ -123,8 +125,8 @@ def _train(
 
 def _test(bench: Bench, shared: Tensor, state: ClientState, client: int) -> tuple[float, float]:
     """(accuracy, mean loss) of the client's own model on its own test set."""
-    accuracy, loss, _ = client_result(bench.world, ServerState(shared), state, bench.learner, client)
-    return accuracy, loss
+    result = client_result(bench.world, ServerState(shared), state, bench.learner, client)
+    return result.scores["accuracy"], result.loss
 
 
 def _read_base(frame: bytes, bench: Bench) -> Tensor:

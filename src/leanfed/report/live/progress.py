@@ -75,7 +75,7 @@ def standing(name: str, folder: RunFolder) -> Standing:
         done, accuracy, speed = _from_events(folder)
         if folder.finished:
             summary = read_json(folder.summary)
-            done, accuracy = int(summary["rounds"]), float(summary["accuracy"])
+            done, accuracy = int(summary["rounds"]), _number(summary.get("accuracy"))
     except LeanfedError as error:
         return _unreadable(name, version, str(error))
     except (KeyError, TypeError, ValueError) as error:
@@ -96,6 +96,10 @@ def _changed(path: Path) -> str:
         return f"{path.stat().st_mtime_ns:x}"
     except OSError:
         return "0"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _unreadable(name: str, version: str, trouble: str) -> Standing:

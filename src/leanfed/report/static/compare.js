@@ -14,12 +14,12 @@
       if (!there.length) continue;
       const [first, second] = there, name = (row) => data.groups[row.group].label;
       const partly = rows.filter((row) => row.reached && row.reached < row.of && !lf.state.hidden.has(row.group));
-      const clauses = [`${name(first)} reaches and keeps ${lf.percent(target, 0)}${shown(data).length > 1 ? " first" : ""}${partly.length ? " on every seed" : ""}${shown(data).length > 1 ? "," : ""} after ${lf.number(first.mean.latency_s, 3)} simulated seconds`];
+      const clauses = [`${name(first)} reaches and keeps ${lf.aim(data, target)}${shown(data).length > 1 ? " first" : ""}${partly.length ? " on every seed" : ""}${shown(data).length > 1 ? "," : ""} after ${lf.number(first.mean.latency_s, 3)} simulated seconds`];
       if (second) clauses.push(`${name(second)} follows after ${lf.number(second.mean.latency_s, 3)} s`);
       clauses.push(...partly.map((row) => `${name(row)} keeps it in ${row.reached} of ${row.of} seeds`));
       return `${clauses.join("; ")}.`;
     }
-    return "No method has reached and kept a target accuracy yet.";
+    return data.targets.length ? `No method has reached and kept a target ${data.main.label} yet.` : "";
   }
 
   function bandTraces(data, axis, metric, seeds) {
@@ -63,14 +63,14 @@
     ],
     draw(data, { x, y, seeds }) {
       const { traces, rows } = bandTraces(data, x, y, seeds), metric = data.scores[y], cost = data.costs.find(({ axis }) => axis === x);
-      const guesses = [...new Set(data.runs.filter((run) => !lf.state.hidden.has(run.group)).map((run) => run.final.majority_guess))];
+      const guesses = [...new Set(data.runs.filter((run) => !lf.state.hidden.has(run.group)).map((run) => run.final[data.main.guess]))];
       const title = `${metric.label[0].toUpperCase()}${metric.label.slice(1)} against ${cost.short}: the curve furthest ${metric.better} and to the left is best`;
       if (!traces.length) return { title, missing: lf.state.hidden.size === data.groups.length ? "All methods are hidden. Choose at least one above." : "No run has this column; see the notes on damaged or older folders at the top." };
-      const floor = y === "accuracy" && guesses.length && guesses[0] !== null ? Math.min(...guesses) : null;
+      const floor = y === data.main.name && guesses.length && guesses[0] !== null ? (data.main.better === "up" ? Math.min : Math.max)(...guesses) : null;
       if (floor !== null) {
         const range = traces.flatMap((trace) => trace.x);
-        traces.push({ x: [0, Math.max(...range)], y: [floor, floor], name: guesses.length > 1 ? "majority guess (lowest)" : "majority guess", mode: "lines",
-          line: { color: lf.theme().muted, width: 1.3, dash: "dash" }, hovertemplate: "majority guess: %{y:.4f}<extra></extra>" });
+        traces.push({ x: [0, Math.max(...range)], y: [floor, floor], name: guesses.length > 1 ? `${data.main.guess_label} (${data.main.better === "up" ? "lowest" : "highest"})` : data.main.guess_label, mode: "lines",
+          line: { color: lf.theme().muted, width: 1.3, dash: "dash" }, hovertemplate: `${data.main.guess_label}: %{y:.4f}<extra></extra>` });
       }
       const banded = seeds !== "each" && data.groups.some((group) => group.runs.length > 1);
       return {
@@ -118,8 +118,8 @@
     const traces = [], rows = [];
     for (const { group, number } of shown(data)) {
       const look = lf.look(number), name = lf.plain(group.label);
-      group.runs.map((place) => data.runs[place]).filter((run) => !run.clients.missing).forEach((run, order) => {
-        const y = lf.column(run.clients.accuracy).sort((a, b) => a - b), x = y.map((_, i) => (100 * (i + 0.5)) / y.length);
+      group.runs.map((place) => data.runs[place]).filter((run) => !run.clients.missing && run.clients.score === data.main.name).forEach((run, order) => {
+        const up = data.main.better === "up" ? 1 : -1, y = lf.column(run.clients.accuracy).sort((a, b) => up * (a - b)), x = y.map((_, i) => (100 * (i + 0.5)) / y.length);
         traces.push({ x, y, name, legendgroup: name, showlegend: order === 0, mode: y.length <= 40 ? "lines+markers" : "lines", line: { color: look.colour, width: 2, dash: look.dash, shape: "linear" },
           opacity: group.runs.length > 1 ? 0.8 : 1, marker: { symbol: look.symbol, size: 5, color: look.colour }, hovertemplate: `${lf.plain(run.label)}: %{y:.4f}<extra></extra>` });
         x.forEach((value, i) => rows.push([run.label, value, y[i]]));
@@ -128,27 +128,27 @@
     return { traces, rows };
   }
 
-  const decileLayout = (least) => lf.layout("clients, from worst to best [%]", "test accuracy", {
-    xaxis: { range: [0, 100] }, yaxis: { range: [Math.max(-0.02, Math.floor(10 * least - 0.5) / 10), 1.02] },
+  const decileLayout = (data, least) => lf.layout("clients, from worst to best [%]", data.main.picture, {
+    xaxis: { range: [0, 100] }, yaxis: data.main.name === "accuracy" ? { range: [Math.max(-0.02, Math.floor(10 * least - 0.5) / 10), 1.02] } : { rangemode: "tozero" },
     shapes: [{ type: "rect", xref: "x", yref: "paper", x0: 0, x1: 10, y0: 0, y1: 1, fillcolor: lf.faded("#D55E00", 0.13), line: { width: 0 }, layer: "below" }],
     annotations: [{ x: 10.8, y: 0.02, xref: "x", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, text: "shaded: worst decile", font: { size: 12 } }],
   });
 
   lf.figures.push({
     id: "clients", section: "compare",
-    title: "Is anybody left behind? Every client's accuracy, worst first",
     draw(data) {
+      const title = `Is anybody left behind? Every client's ${data.main.label}, worst first`;
       const { traces, rows } = sorted(data);
-      if (!traces.length) return { missing: data.runs.map((run) => run.clients.missing).find(Boolean) || "All methods are hidden. Choose at least one above." };
+      if (!traces.length) return { title, missing: data.runs.map((run) => run.clients.missing).find(Boolean) || "All methods are hidden. Choose at least one above." };
       const worst = shown(data).map(({ group }) => {
         const known = group.runs.map((place) => data.runs[place].clients.worst_decile).filter((value) => value !== undefined);
         return known.length ? `${group.label} ${(known.reduce((a, b) => a + b, 0) / known.length).toFixed(3)}` : null;
       }).filter(Boolean);
       const more = worst.length > 4 ? ` and ${worst.length - 4} more` : "";
       return {
-        lead: `Mean accuracy of the worst tenth of the clients: ${worst.slice(0, 4).join(", ")}${more}.`, traces, layout: decileLayout(Math.min(...rows.map((row) => row[2]))),
+        title, lead: `${data.main.label[0].toUpperCase()}${data.main.label.slice(1)} of the worst tenth of the clients: ${worst.slice(0, 4).join(", ")}${more}.`, traces, layout: decileLayout(data, Math.min(...rows.map((row) => row[2]))),
         note: "At each run's last evaluation; one line per run.",
-        table: { columns: ["run", "clients below [%]", "test accuracy"], rows },
+        table: { columns: ["run", "clients below [%]", data.main.picture], rows },
       };
     },
   });

@@ -20,7 +20,8 @@
   /** A value with the range over seeds below it, where there are several. */
   const ranged = (text, values, show) => (values.length > 1 ? [text, make("small", {}, `${show(Math.min(...values))}–${show(Math.max(...values))}`)] : [text]);
 
-  const RATES = ["accuracy", "worst_decile", "majority_guess"];
+  /** A target in words. */
+  lf.aim = (data, target) => (data.main.name === "accuracy" ? lf.percent(target, 0) : `a ${data.main.label} of ${lf.number(target, 3)}`);
   /** The costs of the summary: those that curves are drawn over, but for the count of rounds. */
   const summed = (data) => data.costs.filter((cost) => cost.summed && cost.plotted !== null);
 
@@ -30,12 +31,12 @@
     const cost = ({ column, scale }) => (of(column).length ? make("span", {}, ranged(lf.number(mean(of(column)) / scale), of(column), (value) => lf.number(value / scale, 3))) : "–");
     const open = runs.filter((run) => !run.finished).map((run) => `${run.rounds} of ${run.of_rounds ?? "?"} rounds`);
     const label = open.length ? make("span", {}, group.label, make("small", {}, `not finished: ${open.join(", ")}`)) : group.label;
-    return [label, String(runs.length), String(group.clients), String(Math.max(...runs.map((run) => run.rounds))), ...RATES.map(rate), ...summed(data).map(cost)];
+    return [label, String(runs.length), String(group.clients), String(Math.max(...runs.map((run) => run.rounds))), ...data.main.shown.map(rate), ...summed(data).map(cost)];
   }
 
   lf.summaryTable = function (data) {
     const rows = data.groups.map((group) => summaryRow(data, group)), text = (value) => (value instanceof Node ? value.firstChild.textContent : value);
-    const numbers = ["seeds", "clients", "rounds", ...RATES.map((name) => data.scores[name].label), ...summed(data).map(({ narrow }) => narrow)];
+    const numbers = ["seeds", "clients", "rounds", ...data.main.shown.map((name) => data.scores[name].label), ...summed(data).map(({ narrow }) => narrow)];
     return lf.table("runs", [{ label: "method" }, ...numbers.map((label) => ({ label, number: true }))], rows, rows.map((row) => row.map(text)));
   };
 
@@ -61,8 +62,8 @@
     });
     const note = rows.find((row) => row.paper && row.paper.about);
     return make("div", { class: "card whole", "data-target": String(target.target) },
-      make("h3", {}, `What it costs to reach and keep ${lf.percent(target.target, 0)} accuracy`),
-      make("p", { class: "lead" }, `Sustained: from then on no evaluation falls more than half a point below the target; in brackets the first crossing, as the paper has it. Linear interpolation between evaluations; means over seeds with their range, the best in bold.${note ? ` The paper's values are those of its ${note.paper.about[0].toLowerCase()}${note.paper.about.slice(1)}.` : ""}`),
+      make("h3", {}, `What it costs to reach and keep ${lf.aim(data, target.target)}${data.main.name === "accuracy" ? " accuracy" : ""}`),
+      make("p", { class: "lead" }, `Sustained: from then on no evaluation falls ${data.main.name === "accuracy" ? "more than half a point below" : "behind"} the target; in brackets the first crossing, as the paper has it. Linear interpolation between evaluations; means over seeds with their range, the best in bold.${note ? ` The paper's values are those of its ${note.paper.about[0].toLowerCase()}${note.paper.about.slice(1)}.` : ""}`),
       lf.table(`target-${target.target}`, columns, shown, plainRows));
   };
 

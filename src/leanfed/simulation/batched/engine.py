@@ -47,6 +47,10 @@ def misfit(world: World) -> str | None:
     """Why this world cannot run in chunks, or None if it can."""
     if not isinstance(world.task.new_model("base"), LeNet5):
         return f"its kernels know lenet5, not {world.task.settings.model!r}"
+    if not isinstance(world.task.train, Images):
+        return f"its kernels know pictures in bytes, not the arrays of {world.task.settings.dataset!r}"
+    if world.task.loss.compute is not functional.cross_entropy:
+        return f"its kernels know cross_entropy, not {world.task.settings.loss!r}"
     if world.task.settings.augment:
         return "task.augment changes pictures as they are drawn"
     if world.training.local_epochs is not None:
@@ -102,8 +106,9 @@ class BatchedEngine(Engine):
             np.add.at(loss, owners, results[1])
             hits += results[2]
         sizes = np.array([len(rows) for rows in self.world.task.partition.test])
-        pooled = hits if self.world.task.classes == 2 else None
-        return Evaluation(right / sizes, loss / sizes, self.world.judged, pooled)
+        task = self.world.task
+        pooled = hits if task.classes == 2 else None
+        return Evaluation(right / sizes, loss / sizes, self.world.judged, pooled, perplexed=task.loss.perplexity)
 
     def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats, Hits]:
         """(correct predictions, summed losses, hits) of some pieces; runs in a worker thread."""
