@@ -164,7 +164,7 @@ class Repair:
                     self.put(labels, 1.0 + place)
 
 
-@pytest.mark.parametrize("name", list(ENTRIES))
+@pytest.mark.parametrize("name", THERE)
 def test_the_committed_numbers_give_the_committed_verdicts(name: str) -> None:
     assert claims_of(ENTRIES[name], committed(name)) == read_json(RESULTS / name / "results.json")["claims"]
 
