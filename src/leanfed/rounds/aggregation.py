@@ -42,7 +42,7 @@ class Aggregation(Section):
         """The update (size,) from the uploads of a round and their weights gamma_n, in the order of the plan."""
 
 
-AGGREGATIONS: Final[Registry[type[Aggregation]]] = Registry("aggregation rule")
+AGGREGATIONS: Final[Registry[type[Aggregation]]] = Registry("aggregation rule", group="leanfed.aggregations")
 
 
 @final
