@@ -47,8 +47,8 @@ class Halved(Algorithm):
         return Updates(Dense(run.gradient / 2, len(shared)), run.private, run.memory, run.loss, run.samples)
 
 
-class Median(Aggregation):
-    name: Literal["median"] = "median"
+class Middle(Aggregation):
+    name: Literal["middle"] = "middle"
 
     def combine(self, size, gamma, uploads):
         return torch.stack([upload.dense() for upload in uploads]).median(0).values
@@ -154,9 +154,9 @@ def test_a_package_outside_the_tree_brings_its_own(tmp_path: Path, monkeypatch: 
     (about / "entry_points.txt").write_text(broken + more)
     assert "halved" not in ALGORITHMS
     monkeypatch.syspath_prepend(tmp_path)
-    assert {"halved", "median", "dots", "dot"} <= {*ALGORITHMS, *AGGREGATIONS, *DATASETS, *MODELS}
+    assert {"halved", "middle", "dots", "dot"} <= {*ALGORITHMS, *AGGREGATIONS, *DATASETS, *MODELS}
     task = {"dataset": "dots", "model": "dot", "partition": {"kind": "column"}}
-    values = {"rounds": 3, "task": task, "algorithm": {"name": "halved"}, "aggregation": {"name": "median"}}
+    values = {"rounds": 3, "task": task, "algorithm": {"name": "halved"}, "aggregation": {"name": "middle"}}
     run = leanfed.run(leanfed.Settings.from_values(values))
     assert (run.summary["algorithm"], run.summary["dataset"], run.summary["clients"]) == ("halved", "dots", 4)
     with pytest.raises(SettingsError, match="of the package 'leanfed-toys' cannot be loaded"):

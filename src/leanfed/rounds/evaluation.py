@@ -113,12 +113,10 @@ class Evaluation:
 
     @property
     def worst_decile(self) -> float:
-        """Mean accuracy (or error) of the worst tenth of the clients, rounded up to whole clients."""
-        values = self.main_per_client
-        count = math.ceil(len(values) / 10)
-        return float(np.sort(values if self.main == "accuracy" else -values)[:count].mean()) * (
-            1 if self.main == "accuracy" else -1
-        )
+        """Mean accuracy (or error) of the worst tenth of the clients that count, rounded up to whole clients."""
+        sign = 1.0 if self.main == "accuracy" else -1.0
+        counted = sign * self.main_per_client[self.gamma > 0]
+        return sign * float(np.sort(counted)[: math.ceil(len(counted) / 10)].mean())
 
 
 def evaluate(world: World, server: ServerState, clients: ClientStore, learner: FlatLearner) -> Evaluation:
@@ -134,7 +132,7 @@ def gathered(world: World, results: Iterable[ClientResult]) -> Evaluation:
     scores = {name: np.array([result.scores[name] for result in found]) for name in world.task.loss.scores}
     pooled = sum((result.hits for result in found), start=Hits(0, 0, 0)) if world.task.classes == 2 else None
     accuracy = scores.pop("accuracy", np.empty(0))
-    return Evaluation(accuracy, loss, world.task.gamma, pooled, scores, world.task.loss.perplexity)
+    return Evaluation(accuracy, loss, world.judged, pooled, scores, world.task.loss.perplexity)
 
 
 def client_result(

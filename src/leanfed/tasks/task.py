@@ -24,12 +24,13 @@ from leanfed.tasks.datasets import DATASETS, DatasetSpec
 from leanfed.tasks.guess import guess_score, majority_label
 from leanfed.tasks.losses import CROSS_ENTROPY, LOSSES, LossSpec, check_outputs, named
 from leanfed.tasks.models import MODELS, ModelSpec, build_model, default_split
-from leanfed.tasks.partition import Partition, PartitionSettings, all_to, by_user, make_partition
+from leanfed.tasks.partition import Partition, PartitionSettings, all_to, by_user, hold_back, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
 from leanfed.tasks.text import TextSettings, Tokens, load_tokens
 from leanfed.tasks.user_table import TableSettings, add_table
 
 Change = Literal["crop", "flip"]
+HELD_BACK = "held-back"
 SHIFT = 4  # pixels in each direction by which a crop may shift an image
 
 
@@ -47,7 +48,8 @@ class TaskSettings(Section):
     augment: tuple[Change, ...] = ()
     """How training images are changed each time they are drawn: "crop" (shifted by up to 4 pixels), "flip"."""
     test_on: str = "test"
-    """The split that clients are tested on; "validation" for choosing settings, where a data set has one."""
+    """The split that clients are tested on. For choosing settings: "held-back", a fifth of each client's own training
+    samples, which it then does not train on; or "validation", where a data set has one."""
     text: TextSettings = Field(default_factory=TextSettings)
     """The encoder of a text model; image models have none."""
     table: TableSettings | None = None
@@ -199,11 +201,15 @@ def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None,
     """Load the data, partition it over clients (or give it all to `owner`), and check that it fits the model."""
     if settings.table is not None:
         add_table(settings.dataset, settings.table, data_root)
-    train, test = (_inputs(settings, split, data_root) for split in ("train", settings.test_on))
+    held_back = settings.test_on == HELD_BACK
+    tested = "test" if held_back else settings.test_on
+    train, test = (_inputs(settings, split, data_root) for split in ("train", tested))
     if owner is None:
         partition = _partition(settings, train.labels, test.labels, seed, data_root)
     else:
         partition = all_to(owner, settings.partition.counted(), len(train.labels), len(test.labels))
+    if held_back:
+        test, partition = train, hold_back(partition, seed)
     task = Task(settings, seed, train, test, partition)
     _ = task.split, task.loss  # raise for an unknown layer or loss now rather than in the first round
     if isinstance(train, Rows):
@@ -215,7 +221,8 @@ def _partition(settings: TaskSettings, train: Array, test: Array, seed: int, roo
     """The clients' rows; labels that are no single class count as one class, so that only sizes are dealt out."""
     spec = DATASETS[settings.dataset]
     if settings.partition.kind == "column":
-        users = [load_samples(settings.dataset, split, root).users for split in ("train", settings.test_on)]
+        tested = "test" if settings.test_on == HELD_BACK else settings.test_on
+        users = [load_samples(settings.dataset, split, root).users for split in ("train", tested)]
         if users[0] is None or users[1] is None:
             raise SettingsError(
                 f"task.partition.kind = 'column' needs to know whose each sample is, but {settings.dataset!r} does not "

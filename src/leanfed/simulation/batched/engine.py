@@ -108,7 +108,7 @@ class BatchedEngine(Engine):
         sizes = np.array([len(rows) for rows in self.world.task.partition.test])
         task = self.world.task
         pooled = hits if task.classes == 2 else None
-        return Evaluation(right / sizes, loss / sizes, task.gamma, pooled, perplexed=task.loss.perplexity)
+        return Evaluation(right / sizes, loss / sizes, self.world.judged, pooled, perplexed=task.loss.perplexity)
 
     def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats, Hits]:
         """(correct predictions, summed losses, hits) of some pieces; runs in a worker thread."""
