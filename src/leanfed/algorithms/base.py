@@ -128,7 +128,7 @@ class Algorithm(Section):
         return Weights(server.shared.unsqueeze(0), private)
 
 
-ALGORITHMS: Final[Registry[type[Algorithm]]] = Registry("algorithm")
+ALGORITHMS: Final[Registry[type[Algorithm]]] = Registry("algorithm", group="leanfed.methods")
 
 
 def descend(server: ServerState, gradient: Tensor, training: Training, round_number: int) -> ServerState:

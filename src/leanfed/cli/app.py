@@ -26,8 +26,7 @@ from leanfed.errors import LeanfedError
 app = typer.Typer(
     name="leanfed",
     help="Lightweight personalised federated learning for the mobile edge.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
 for verb in (demo, run, resume, compare, reproduce, report, serve, plan, data, schema):  # in the order of --help
@@ -55,11 +54,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:  # bare `leanfed` asks what there is: no mistake, so exit code 0
+        typer.echo(context.get_help())
 
 
 if __name__ == "__main__":

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="Settings file (TOML), or the settings.json of a run.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="Settings file (TOML), the settings.json of a run, or packaged settings by name (mnist_alpha01)."
+        ),
+    ],
     out: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
     change: Annotated[
         list[str] | None,
@@ -80,8 +85,10 @@ def _note(text: str) -> None:
 def _read_settings(config: Path, changes: Sequence[str], seed: int | None) -> tuple[Settings, str | None]:
     """The settings with the command line's changes, and the file as it stands where it is TOML."""
     from leanfed.files import read_text
+    from leanfed.runs.packaged import settings_file
     from leanfed.runs.settings import Settings
 
+    config = settings_file(config)
     changes = [*changes, *([] if seed is None else [f"seed={seed}"])]
     settings = Settings.from_toml(config, changes)
     return settings, None if config.suffix == ".json" else read_text(config)

@@ -53,7 +53,7 @@ class Aggregation(Section):
         return None
 
 
-AGGREGATIONS: Final[Registry[type[Aggregation]]] = Registry("aggregation rule")
+AGGREGATIONS: Final[Registry[type[Aggregation]]] = Registry("aggregation rule", group="leanfed.aggregations")
 
 
 @final

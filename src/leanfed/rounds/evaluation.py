@@ -114,9 +114,9 @@ class Evaluation:
     @property
     def worst_decile(self) -> float:
         """Mean accuracy (or error) of the worst tenth of the clients that count, rounded up to whole clients."""
-        values = self.main_per_client[self.gamma > 0]
-        sign = 1.0 if self.main == "accuracy" else -1.0  # the largest errors are the worst
-        return sign * float(np.sort(sign * values)[: math.ceil(len(values) / 10)].mean())
+        sign = 1.0 if self.main == "accuracy" else -1.0
+        counted = sign * self.main_per_client[self.gamma > 0]
+        return sign * float(np.sort(counted)[: math.ceil(len(counted) / 10)].mean())
 
 
 def evaluate(world: World, server: ServerState, clients: ClientStore, learner: FlatLearner) -> Evaluation:

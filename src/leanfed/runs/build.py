@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,8 +22,8 @@ import torch
 from leanfed.algorithms.contract import Training
 from leanfed.algorithms.local import DivergedError
 from leanfed.errors import SettingsError, StorageError
-from leanfed.files import read_json, sha256_of, write_json, write_text
-from leanfed.quantities import Quantity, guess_of, main_score, summarised
+from leanfed.files import sha256_of, write_json, write_text
+from leanfed.quantities import Quantity, summarised
 from leanfed.records import RoundPlan
 from leanfed.results import (
     FORMAT,
@@ -47,13 +47,15 @@ from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.weights import write_weights
 from leanfed.rounds.world import World
 from leanfed.runs.describe import describe_world, write_devices
+from leanfed.runs.outcome import Run
+from leanfed.runs.read import read
 from leanfed.runs.settings import Settings
+from leanfed.runs.watching import Listener, round_bar, somebody_looks
 from leanfed.simulation.choose import choose_engine
 from leanfed.tasks.arrays import Rows
 from leanfed.tasks.task import Task, build_task
 from leanfed.theory.recorded import with_bounds
 
-Listener = Callable[[RoundRecord], None]
 Notify = Callable[[str], None]
 WIRE_TYPES = {32: "float32", 16: "float16"}  # value width -> how the codec sends it
 EXPLODED, LEAST_LOSS = 1e6, 1e-3  # a loss this many times the first, which counts as no less than that
@@ -70,61 +72,54 @@ class Experiment:
     planner: Planner
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished run: its numbers, its rows, and its folder if it has one."""
-
-    settings: Settings
-    summary: dict[str, Any]
-    rounds: pl.DataFrame
-    clients: pl.DataFrame
-    folder: Path | None = None
-
-    @property
-    def accuracy(self) -> float:
-        """Final gamma-weighted test accuracy; NaN where accuracy is no score of the task."""
-        return math.nan if self.summary["accuracy"] is None else float(self.summary["accuracy"])
-
-    @property
-    def main(self) -> str:
-        """The score that the run is judged by: accuracy, else mae, else loss."""
-        return main_score({name for name, value in self.summary.items() if value is not None})
-
-    @property
-    def score(self) -> float:
-        """The final value of the score that the run is judged by."""
-        return float(self.summary[self.main])
-
-    @property
-    def guess(self) -> float:
-        """The same score of the best constant guess, which a model must beat."""
-        return float(self.summary[guess_of(self.main)])
-
-
 def run(
     settings: Settings,
     out: str | Path | None = None,
     *,
     data_dir: str | Path | None = None,
     given: str | None = None,
-    listen: Listener = lambda record: None,
+    listen: Listener | None = None,
+    progress: bool | None = None,
 ) -> Run:
     """Train from the first round; with `out` everything is kept in a run folder that can be resumed.
+
+    `listen` is called after every round. `progress` shows a bar: by default where somebody looks (a terminal, a
+    notebook) and nothing listens; False: never.
 
     >>> import leanfed
     >>> leanfed.run(leanfed.Settings(rounds=2)).rounds.height  # doctest: +SKIP
     2
     """
     if out is None:
-        return _play_in_memory(prepare(settings, data_dir), listen)
+        experiment = prepare(settings, data_dir)
+        with _heard(settings, listen, progress) as hear:
+            return _play_in_memory(experiment, hear)
     check_free(Path(out))
     experiment = prepare(settings, data_dir, scratch=Path(out))
-    with new_run_folder(Path(out)) as folder:
+    with new_run_folder(Path(out)) as folder, _heard(settings, listen, progress) as hear:
         if given is not None:
             write_text(folder.given, given)
         describe(folder, experiment)
         _log_start(folder, settings, experiment)
-        return _play_in_folder(experiment, folder, listen)
+        return _play_in_folder(experiment, folder, hear)
+
+
+@contextmanager
+def _heard(settings: Settings, listen: Listener | None, progress: bool | None) -> Iterator[Listener]:
+    """What is called after every round: the listener, a bar, or both."""
+    show = listen is None and somebody_looks() if progress is None else progress
+    with round_bar(settings.name, settings.rounds) if show else nullcontext(_ignore) as bar:
+
+        def hear(record: RoundRecord) -> None:
+            bar(record)
+            if listen is not None:
+                listen(record)
+
+        yield hear
+
+
+def _ignore(record: RoundRecord) -> None:
+    pass
 
 
 def describe(folder: RunFolder, experiment: Experiment) -> None:
@@ -156,10 +151,11 @@ def resume(
     out: str | Path,
     *,
     data_dir: str | Path | None = None,
-    listen: Listener = lambda record: None,
+    listen: Listener | None = None,
     notify: Notify = lambda text: None,
+    progress: bool | None = None,
 ) -> Run:
-    """Go on after a stop, bit for bit as if it had not happened; a finished run is read back.
+    """Go on after a stop, bit for bit as if it had not happened; a finished run is read back, as by `leanfed.read`.
 
     `notify` hears what a user should know, for example that an earlier checkpoint stood in for a damaged one.
     """
@@ -168,22 +164,16 @@ def resume(
     settings = Settings.from_values(folder.read_settings(), str(folder.settings))
     with folder.hold():
         if folder.finished:
-            summary = read_json(folder.summary)
             if all(event.get("event") != "finish" for event in folder.read_events()):  # killed before its last word
-                folder.log("finish", accuracy=summary.get("accuracy"))
-            return Run(
-                settings,
-                summary,
-                folder.read_table("rounds"),
-                folder.read_table("clients"),
-                folder.path,
-            )
+                folder.log("finish", accuracy=read_json(folder.summary).get("accuracy"))
+            return read(folder.path)
         experiment = prepare(settings, data_dir, scratch=folder.path)
         describe(folder, experiment)
         if not any(folder.read_events()):  # killed before its first word
             _log_start(folder, settings, experiment)
         folder.log("resume")
-        return _play_in_folder(experiment, folder, listen, notify)
+        with _heard(settings, listen, progress) as hear:
+            return _play_in_folder(experiment, folder, hear, notify)
 
 
 def prepare(settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None) -> Experiment:

@@ -20,7 +20,8 @@ from leanfed.results import RunFolder, new_run_folder, write_summary, write_tabl
 from leanfed.rounds.engine import RoundOutcome, empty_outcome
 from leanfed.rounds.loop import shares_of, typed_frame
 from leanfed.rounds.planning import Planner
-from leanfed.runs.build import Run, describe, prepare, summarise
+from leanfed.runs.build import describe, prepare, summarise
+from leanfed.runs.outcome import Run
 from leanfed.runs.settings import Settings
 
 FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what a method with its own rates learns

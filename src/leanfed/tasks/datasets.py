@@ -126,7 +126,7 @@ def embedded_digits(split: str) -> Arrays:
     return pixels[chosen].astype(np.uint8).reshape(-1, 1, 28, 28), labels[chosen].astype(np.int64)
 
 
-DATASETS: Final[Registry[DatasetSpec]] = Registry("data set")
+DATASETS: Final[Registry[DatasetSpec]] = Registry("data set", group="leanfed.datasets")
 
 DATASETS.add(
     "mnist-5k",

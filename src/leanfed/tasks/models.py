@@ -36,7 +36,7 @@ class TextModelSpec:
     input_shape: None = None
 
 
-MODELS: Final[Registry[ModelSpec | TextModelSpec]] = Registry("model")
+MODELS: Final[Registry[ModelSpec | TextModelSpec]] = Registry("model", group="leanfed.models")
 
 
 class LeNet5(Chain):

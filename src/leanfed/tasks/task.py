@@ -221,7 +221,8 @@ def _partition(settings: TaskSettings, train: Array, test: Array, seed: int, roo
     """The clients' rows; labels that are no single class count as one class, so that only sizes are dealt out."""
     spec = DATASETS[settings.dataset]
     if settings.partition.kind == "column":
-        users = [load_samples(settings.dataset, split, root).users for split in ("train", settings.test_on)]
+        tested = "test" if settings.test_on == HELD_BACK else settings.test_on
+        users = [load_samples(settings.dataset, split, root).users for split in ("train", tested)]
         if users[0] is None or users[1] is None:
             raise SettingsError(
                 f"task.partition.kind = 'column' needs to know whose each sample is, but {settings.dataset!r} does not "
