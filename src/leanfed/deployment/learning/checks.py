@@ -10,8 +10,10 @@ import torch
 from leanfed.algorithms.uploads import Upload
 from leanfed.compression.frame import OVERHEAD_BYTES, FrameError, bitmap_bytes
 from leanfed.compression.values import NotFiniteError
-from leanfed.deployment.learning.messages import Answer, MessageError, Order
+from leanfed.deployment.learning.messages import Answer, Device, MessageError, Order
 from leanfed.rounds.wire import from_frame
+
+CLAIM_SLACK_S = 60.0  # clocks of processes and of the server are not the same
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,23 @@ class Expected:
     mask: bool
     value_bytes: int
     last_frame: str | None  # SHA-256 of the client's last accepted update
+    samples: float = float("inf")  # the most that go through the training that was ordered
 
     @property
     def most_bytes(self) -> int:
         """Upper bound of a valid frame: header, one bit per entry, every value."""
         values = 0 if self.mask else self.entries * self.value_bytes
         return OVERHEAD_BYTES + bitmap_bytes(self.size) + values
+
+
+def check_claims(answer: Answer, device: Device, expected: Expected, waited_s: float) -> None:
+    """Refuse claims that cannot be: more seconds than have passed, more samples than were ordered."""
+    claimed = max(answer.ready_s + answer.train_s + answer.test_s, device.step_s or 0.0)
+    if claimed > waited_s + CLAIM_SLACK_S:
+        raise MessageError("implausible", f"it says to have worked for {claimed:.0f} s in {waited_s:.0f} s")
+    most = max(answer.samples or 0, device.step_samples or 0)
+    if expected.order.train and most > expected.samples:
+        raise MessageError("implausible", f"{most} samples, where {expected.samples:g} are the most")
 
 
 def check_answer(answer: Answer, expected: Expected) -> None:

@@ -14,14 +14,18 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say who this node is."""
+    """Say who this node is, or why it cannot take part."""
     from leanfed.deployment.learning.config import node_config, run_config
-    from leanfed.deployment.learning.messages import HelloRequest, pack, unpack
-    from leanfed.deployment.learning.work import greet
+    from leanfed.deployment.learning.messages import Declined, HelloRequest, pack, unpack
+    from leanfed.deployment.learning.work import decline, greet
+    from leanfed.errors import LeanfedError
 
     config = run_config(context.run_config)
-    request = unpack(message.content, "request", HelloRequest)
-    hello, device = greet(request.run, config.settings, node_config(context.node_config, config))
+    request, node = unpack(message.content, "request", HelloRequest), node_config(context.node_config, config)
+    try:
+        hello, device = greet(request.run, config.settings, node)
+    except LeanfedError as error:
+        return Message(pack(declined=Declined(why=decline(node, error))), reply_to=message)
     return Message(pack(hello=hello, device=device), reply_to=message)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
 from leanfed.errors import SettingsError, nearest
 from leanfed.records import Section
-from leanfed.runs.settings import Settings
+
+if TYPE_CHECKING:
+    from leanfed.runs.settings import Settings
 
 T = TypeVar("T", bound=Section)
 Value = bool | int | float | str
@@ -40,6 +42,20 @@ class RunConfig(Section):
     """How often a round without quorum is tried before the run stops."""
     offences: int = Field(default=3, ge=1)
     """Refused updates after which a node is set aside."""
+    release: str | int = ""
+    """Clients to take back that were set aside, by their numbers: "2" or "2,5"."""
+    bindings: str = ""
+    """Which node is whose key; empty: nodes are believed."""
+    max_samples: int = Field(default=1_000_000, ge=1)
+    """The most training samples of a node with whose owner nothing else was agreed."""
+    samples_ratio: float = Field(default=10.0, ge=0)
+    """Nobody counts for more than this many times the median of all clients' samples; 0: no cap."""
+    norm_bound: float = Field(default=10.0, ge=0)
+    """An update of more than this many times the round's median norm is refused; 0: none is."""
+    divergence: float = Field(default=10.0, ge=0)
+    """A round's loss of more than this many times the usual one sends the run back to an earlier state; 0: never."""
+    roll_back: int = Field(default=0, ge=0)
+    """With resume: go on from the state of this many rounds ago."""
     poll_s: float = Field(default=0.5, gt=0)
     """Seconds between two polls for replies."""
     fleet: Literal["measured", "profile"] = "measured"
@@ -48,6 +64,16 @@ class RunConfig(Section):
     """Where virtual nodes keep their stores."""
     data_dir: str = ""
     """Where virtual nodes find their data."""
+
+    @property
+    def released(self) -> list[int]:
+        """The clients of `release`."""
+        try:
+            return [int(part) for part in str(self.release).split(",") if part.strip()]
+        except ValueError as error:
+            raise SettingsError(
+                f"run-config: release is {self.release!r}, but must be client numbers, such as 2 or 2,5."
+            ) from error
 
 
 class NodeConfig(Section):
@@ -90,6 +116,8 @@ def defaults() -> dict[str, Value]:
 
 def read_settings(text: str) -> Settings:
     """The experiment from its JSON text."""
+    from leanfed.runs.settings import Settings  # loads torch, which those who only name the keys do not need
+
     if not text:
         raise SettingsError("The run has no settings. Set run-config key 'settings', or resume = true.")
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
@@ -16,10 +16,22 @@ from flwr.serverapp import Grid
 
 from leanfed.algorithms.uploads import Upload
 from leanfed.deployment.door.audit import Audit
-from leanfed.deployment.learning.checks import Expected, check_answer, digest, read_update
+from leanfed.deployment.learning.bindings import Bindings
+from leanfed.deployment.learning.checks import Expected, check_answer, check_claims, digest, read_update
 from leanfed.deployment.learning.members import Member, Members
-from leanfed.deployment.learning.messages import ANSWER, Answer, Device, Hello, MessageError, unpack, wire_bytes
+from leanfed.deployment.learning.messages import (
+    ANSWER,
+    Answer,
+    Declined,
+    Device,
+    Hello,
+    MessageError,
+    unpack,
+    wire_bytes,
+)
+from leanfed.errors import InputError
 
+DECLINED = "declined"
 SHORTEST_UPLOAD_S = 0.25  # what polling can tell apart; a faster upload counts as this long
 
 
@@ -134,6 +146,7 @@ class Inbox:
     audit: Audit
     offences: int
     clients: int
+    bindings: Bindings
     round: int = 0
     waiting: dict[str, int] = field(default_factory=dict)  # token -> client
     accepted: dict[int, Accepted] = field(default_factory=dict)
@@ -172,6 +185,7 @@ class Inbox:
         assert expected is not None
         answer, device = unpack(message.content, ANSWER, Answer), unpack(message.content, "device", Device)
         check_answer(answer, expected)
+        check_claims(answer, device, expected, delivery.waited_s)
         upload = read_update(answer, expected) if expected.order.train else None
         member.device = device
         if answer.accuracy is not None and answer.test_loss is not None and expected.order.evaluate:
@@ -199,33 +213,54 @@ class Inbox:
         self._count("refused", **facts, kind=error.kind, why=str(error))
         self.totals[f"refused.{error.kind}"] += 1
         member.offences += 1
+        member.reasons = [*member.reasons, error.kind][-self.offences :]
         if member.offences >= self.offences and not member.set_aside:
             member.set_aside = True
-            self._count("set_aside", **facts, offences=member.offences)
+            self._count("set_aside", **facts, offences=member.offences, reasons=member.reasons)
+
+    def withdraw(self, offenders: Mapping[int, MessageError]) -> None:
+        """Refuse updates of this round that were accepted one by one and do not fit among the others."""
+        for client, error in sorted(offenders.items()):
+            del self.accepted[client]
+            member = self.members[client]
+            self._refuse(member, error, round=self.round, client=client, node=member.node)
+
+    def release(self, client: int) -> None:
+        """Take back a client that was set aside."""
+        member = self.members.by_client.get(client)
+        if member is None or not member.set_aside:
+            known = [one.client for one in self.members if one.set_aside]
+            raise InputError(f"Client {client} is not set aside; those that are: {known or 'none'}.")
+        member.set_aside, member.offences, member.reasons = False, 0, []
+        self.audit.write("released", client=client, node=member.node)
 
     def _take_hello(self, delivery: Delivery, node: int, online: set[int]) -> None:
         """Let a node join, unless its client is unknown or taken."""
         message = delivery.message
         if message is None or message.has_error():
-            self.members.asked.discard(node)  # it is asked again when it is seen again
+            self.members.ask_later(node, delivery.sent.at + delivery.waited_s)
             self._count("lost", node=node, why=_what_went_wrong(message))
             return
         try:
+            if DECLINED in message.content:
+                self.members.ask_later(node, delivery.sent.at + delivery.waited_s)
+                raise MessageError("declined", unpack(message.content, DECLINED, Declined).why)
             hello, device = unpack(message.content, "hello", Hello), unpack(message.content, "device", Device)
-            self._refuse_impostor(hello, node, online)
+            self._refuse_impostor(hello, node, online, delivery.sent.at + delivery.waited_s)
         except MessageError as error:
             self._count("refused", node=node, kind=error.kind, why=str(error))
             return
         member = self.members.join(hello, device, node, delivery.arrived_at - hello.sent_at)
         self._count("joined", node=node, client=member.client, samples=member.samples, store_round=hello.round)
 
-    def _refuse_impostor(self, hello: Hello, node: int, online: set[int]) -> None:
-        """One client, one node; a client's node may change only when the old one is gone."""
+    def _refuse_impostor(self, hello: Hello, node: int, online: set[int], now: float) -> None:
+        """One client, one node, by its key; a client's node may change only when the old one is gone."""
+        self.bindings.check(hello, node)
         if hello.client >= self.clients:
             raise MessageError("unknown-client", f"client {hello.client}, but the settings have {self.clients}")
         known = self.members.by_client.get(hello.client)
         if known is not None and known.node != node and known.node in online:
-            self.members.asked.discard(node)
+            self.members.ask_later(node, now)
             raise MessageError("taken", f"client {hello.client} is node {known.node}, which is online")
 
     def _count(self, event: str, **facts: object) -> None:

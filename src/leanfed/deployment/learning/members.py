@@ -23,6 +23,7 @@ class Member:
     applied_token: str = ""  # and the token of that order
     last_frame: str | None = None  # SHA-256 of that update
     offences: int = 0
+    reasons: list[str] = field(default_factory=list)  # of these
     set_aside: bool = False
     wait_s: float | None = None  # between answering and our seeing it, of an answer with nothing in it
     upload_bit_per_s: float | None = None  # of its last update
@@ -45,6 +46,7 @@ class Members:
     by_client: dict[int, Member] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)  # nodes that were sent a HelloRequest
     greeted: set[int] = field(default_factory=set)  # nodes that answered it, since the server was started
+    later: dict[int, tuple[int, float]] = field(default_factory=dict)  # node -> failed greetings, when to ask again
 
     def __iter__(self) -> Iterator[Member]:
         return iter(sorted(self.by_client.values(), key=lambda member: member.client))
@@ -63,11 +65,21 @@ class Members:
         if known is not None:
             member.applied, member.applied_token = known.applied, known.applied_token
             member.last_frame = known.last_frame
-            member.offences, member.set_aside = known.offences, known.set_aside
+            member.offences, member.set_aside, member.reasons = known.offences, known.set_aside, known.reasons
             member.upload_bit_per_s, member.upload_share = known.upload_bit_per_s, known.upload_share
         self.by_client[hello.client] = member
         self.greeted.add(node)
         return member
+
+    def ask_later(self, node: int, now: float) -> None:
+        """Ask a node again whose greeting failed: after 5, 10, 20, ... seconds, at most 5 minutes."""
+        failed = self.later.get(node, (0, 0.0))[0] + 1
+        self.later[node] = failed, now + min(5.0 * 2.0 ** (failed - 1), 300.0)
+        self.asked.discard(node)
+
+    def to_ask(self, online: set[int], now: float) -> list[int]:
+        """Nodes that are to be asked who they are."""
+        return sorted(node for node in online - self.asked if self.later.get(node, (0, now))[1] <= now)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Plain values for the checkpoint."""

@@ -76,6 +76,12 @@ class Hello(WireRecord):
     """The node's clock when it answered."""
 
 
+class Declined(WireRecord):
+    """A node's reply to a `HelloRequest` whose run it cannot take part in, in words."""
+
+    why: str
+
+
 class Order(WireRecord):
     """One client's part of a round; the base travels beside it."""
 

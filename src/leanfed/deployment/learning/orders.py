@@ -47,8 +47,17 @@ def make_orders(
         )
         mask = world.algorithm.upload_form == "mask"
         size = world.split.shared_size
-        expected.append(Expected(order, size, entries, mask, value_bits // 8, member.last_frame))
+        most = most_samples(world, member)
+        expected.append(Expected(order, size, entries, mask, value_bits // 8, member.last_frame, most))
     return expected
+
+
+def most_samples(world: World, member: Member) -> float:
+    """An upper bound of the samples that go through a client's training, by what it said to have."""
+    training = world.training
+    if training.local_epochs is None:
+        return float(training.batch_size * training.local_steps)
+    return training.local_epochs * float(member.samples) + training.batch_size
 
 
 def _given(plan: RoundPlan, world: World) -> dict[int, tuple[float, float, float, int]]:

@@ -38,7 +38,7 @@ def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[i
     """The server's world: clients with their reported sample counts, zero for a client that has not reported."""
     clients = settings.task.partition.counted()
     counts = [samples.get(client, 0) for client in range(clients)]
-    rows = tuple(np.arange(count) for count in counts)
+    rows = tuple(np.broadcast_to(np.int64(0), count) for count in counts)  # no memory, whatever a node says to have
     task = FarTask(
         settings.task,
         settings.seed,

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.serverapp import Grid
 
 from leanfed.compression.codec import encode
 from leanfed.deployment.door.audit import Audit
+from leanfed.deployment.learning.bindings import Bindings
 from leanfed.deployment.learning.checks import digest
 from leanfed.deployment.learning.config import RunConfig
 from leanfed.deployment.learning.fleet_rows import PendingRound, outcome_of, rows_of
+from leanfed.deployment.learning.good_states import GoodStates
 from leanfed.deployment.learning.mail import Accepted, Clock, Inbox, Letter, Post
 from leanfed.deployment.learning.members import Members
 from leanfed.deployment.learning.messages import HelloRequest, base_record, pack
 from leanfed.deployment.learning.orders import make_orders
 from leanfed.deployment.learning.planning import FleetPlanner, far_world
 from leanfed.deployment.learning.reported_fleet import DeviceReport
+from leanfed.deployment.learning.screen import Screen, capped
 from leanfed.errors import LeanfedError
 from leanfed.records import RoundPlan
 from leanfed.results import RunFolder, joined
@@ -33,11 +38,16 @@ from leanfed.rounds.planning import Planned
 from leanfed.runs.build import arrived, finish_folder
 from leanfed.runs.settings import Settings
 
+MOST_TURNS = 3  # a run that diverges more often without getting further is stopped
 GRACE_S = 5.0  # a message is valid for this much longer than its round
 
 
 class NoQuorumError(LeanfedError):
     """A round could not be completed; the run can be resumed."""
+
+
+class DivergedError(LeanfedError):
+    """The run diverges again and again; its good states are kept."""
 
 
 class FleetServer:
@@ -60,17 +70,26 @@ class FleetServer:
         self.clock = clock or Clock()
         self.post = Post(grid, self.clock)
         audit = Audit(Path(config.audit) if config.audit else folder.path / "audit.jsonl")
-        self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.counted())
+        bound = Bindings(Path(config.bindings) if config.bindings else None, config.max_samples)
+        self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.counted(), bound)
+        self.screen = Screen(config.norm_bound, config.divergence)
+        self.good = GoodStates(folder.checkpoint)
         self.planner: FleetPlanner | None = None
         self.pending: PendingRound | None = None
         self._arrived = False  # whether the accuracy that ends the run is reached
         self._counted: dict[int, int] = {}  # client -> samples, as the planner was built
+        self._turned_back = 0  # times that the run has diverged since it last got further
+        self._furthest = 0
 
     def play(self) -> None:
         """Run the remaining rounds, then the last test, and write the final files."""
         checkpoints = Checkpoints(self.folder.checkpoint, self.run_name)
         with closing(checkpoints):
+            if self.config.resume and self.config.roll_back:
+                self._note_return(self.good.go_back(self.config.roll_back), "the owner's command")
             progress = self._load(checkpoints)
+            for client in self.config.released:
+                self.inbox.release(client)
             self.inbox.audit.write("run", run=self.run_name, round=progress.round, resumed=progress.round > 0)
             self._gather()
             while progress.round < self.settings.rounds and not self._arrived:
@@ -98,7 +117,7 @@ class FleetServer:
     def _greet(self, ttl_s: float) -> None:
         """Ask new nodes to identify themselves; `_collect` processes their answers whenever they arrive."""
         members = self.inbox.members
-        new = sorted(self.post.online() - members.asked)
+        new = members.to_ask(self.post.online(), self.clock.steady())
         request = pack(request=HelloRequest(run=self.run_name))
         letters = [Letter(node, request, "query", "hello") for node in new]
         members.asked.update(new)
@@ -126,7 +145,10 @@ class FleetServer:
             planned = self._plan(progress.round)
             if planned is not None:
                 self._exchange(progress, planned.plan)
+                self._screen_updates()
                 if len(self.inbox.accepted) >= self._needed(planned.plan):
+                    if (why := self._diverged()) is not None:
+                        return self._go_back(progress, checkpoints, why)
                     return self._apply(progress, planned, checkpoints, self.clock.steady() - began)
                 self._planner().undo()
             there = len(planned.plan.participants) if planned else 0
@@ -137,6 +159,52 @@ class FleetServer:
             f"Round {progress.round} had no quorum ({self.config.quorum:g} of its participants) in "
             f"{self.config.attempts} attempts. Bring nodes back, then resume the run: nothing is lost."
         )
+
+    def _screen_updates(self) -> None:
+        """Refuse updates that do not fit among the others of the round."""
+        accepted = self.inbox.accepted
+        updates = {client: (one.upload, one.answer.loss or 0.0) for client, one in accepted.items()}
+        self.inbox.withdraw(self.screen.offenders(updates))
+
+    def _diverged(self) -> str | None:
+        """Why the base that was sent out is not to be built upon, by the losses of the clients' training on it."""
+        accepted, gamma = self.inbox.accepted, self._planner().world.task.gamma
+        if not accepted:
+            return None
+        weights = [gamma[client] for client in accepted]
+        losses = [one.answer.loss or 0.0 for one in accepted.values()]
+        return self.screen.diverged(float(np.average(losses, weights=weights)))
+
+    def _go_back(self, progress: Progress, checkpoints: Checkpoints, why: str) -> Progress:
+        """Go on from the state before the one that diverged, with a tighter bound on updates."""
+        self._turned_back += 1
+        facts = {"round": progress.round, "why": why, "norm_bound": self.screen.norm_bound}
+        self.inbox.audit.write("diverged", **facts, suspects=sorted(self._last_applied(progress.round - 1)))
+        self.folder.log("diverged", **facts)
+        if self._turned_back > MOST_TURNS or len(self.good.rounds()) < 2:
+            raise DivergedError(
+                f"Round {progress.round} diverged ({why}); going back has not helped {self._turned_back - 1} times. "
+                "See who is refused (`leanfed deploy status FLEET`) and revoke it, or set a rule of aggregation that "
+                "holds against outliers ([aggregation]), then resume the run: its good states are kept."
+            )
+        self.screen.tighten()
+        members = self.inbox.members
+        self.good.go_back(1)
+        again = self._load(checkpoints)
+        for member in self.inbox.members:  # who is there, and what it has done, stays
+            if (now := members.by_client.get(member.client)) is not None:
+                now.applied, now.applied_token = member.applied, member.applied_token
+                now.last_frame = member.last_frame
+        self.inbox.members = members
+        self._note_return(again.round, "divergence")
+        return again
+
+    def _note_return(self, number: int, why: str) -> None:
+        self.inbox.audit.write("rolled_back", round=number, why=why, norm_bound=self.screen.norm_bound)
+        self.folder.log("rolled_back", round=number, why=why)
+
+    def _last_applied(self, number: int) -> list[int]:
+        return [member.client for member in self.inbox.members if member.applied == number]
 
     def _needed(self, plan: RoundPlan) -> int:
         """The quorum: a share of the participants and of the selected clients that were not available."""
@@ -161,13 +229,17 @@ class FleetServer:
     def _planner(self) -> FleetPlanner:
         """The planner; rebuilt if the sample counts have changed."""
         members = self.inbox.members
-        counted = {member.client: member.samples for member in members}
+        counted = capped({member.client: member.samples for member in members}, self.config.samples_ratio)
         if self.planner is None or counted != self._counted:
             world = far_world(self.settings, counted, {member.client: member.majority_guess for member in members})
             measured = self.config.fleet == "measured"
             planner = FleetPlanner(self.settings, world, measured=measured)
             if self.planner is not None:
                 planner.planner.remember(self.planner.planner.memory())
+            for member in members:
+                if counted[member.client] < member.samples != self._counted.get(member.client):
+                    facts = {"says": member.samples, "counts": counted[member.client]}
+                    self.inbox.audit.write("samples_capped", client=member.client, node=member.node, **facts)
             self.planner, self._counted = planner, counted
         if self.planner.reports is not None:
             self.planner.reports.newest = {
@@ -236,6 +308,9 @@ class FleetServer:
         frames = finished.frames() if finished is not None else {}
         checkpoints.save(after, frames, self._extra())
         checkpoints.wait()
+        self.good.keep()
+        if after.round > self._furthest:
+            self._furthest, self._turned_back = after.round, 0
         self._log(planned, plan, number, elapsed_s)
         return after
 
@@ -250,7 +325,8 @@ class FleetServer:
             return Progress(0, self.settings.algorithm.start_server(world.task), no_clients)
         extra = checkpoints.extra
         self.inbox.members = Members.from_json(extra["members"])
-        self.inbox.totals.update(extra["totals"])
+        self.inbox.totals = Counter(extra["totals"])
+        self.screen.remember(extra.get("screen", {}))
         self.pending = PendingRound(**extra["held"])
         self._planner().planner.remember(extra["planner"])
         return Progress(progress.round, progress.server, no_clients)
@@ -262,6 +338,7 @@ class FleetServer:
             "totals": dict(self.inbox.totals),
             "planner": self._planner().planner.memory(),
             "held": self.pending.to_json() if self.pending is not None else None,
+            "screen": self.screen.to_json(),
         }
 
     def _complete_pending(self) -> None:

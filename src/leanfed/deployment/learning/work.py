@@ -12,11 +12,13 @@ from torch import Tensor
 
 from leanfed.algorithms.contract import ClientState, ServerState
 from leanfed.algorithms.learner import FlatLearner
+from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.config import NodeConfig, read_settings
 from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
 from leanfed.deployment.learning.messages import Answer, Device, Hello, MessageError, Order
 from leanfed.deployment.learning.store import NodeStore
-from leanfed.errors import SettingsError
+from leanfed.deployment.operations.log_watch import DECLINES
+from leanfed.errors import LeanfedError, SettingsError
 from leanfed.rounds.evaluation import client_result
 from leanfed.rounds.exchange import train
 from leanfed.rounds.wire import from_frame, to_frame
@@ -77,6 +79,16 @@ def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device
         sent_at=time.time(),
     )
     return hello, Device(flops_per_s=calibrate(), battery=battery())
+
+
+def decline(node: NodeConfig, error: LeanfedError) -> str:
+    """Say on the node why it cannot take part in a run, in its terminal and in its audit log; returns the reason."""
+    why = str(error)
+    print(f"{DECLINES}{why}", flush=True)
+    folder = Path(node.store).parent
+    if (folder / "node.json").is_file():
+        Audit(folder / "audit.jsonl").write("declined", why=why)
+    return why
 
 
 def carry_out(order: Order, base: bytes, settings_text: str, node: NodeConfig) -> tuple[Answer, Device]:

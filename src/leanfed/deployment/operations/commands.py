@@ -9,6 +9,7 @@ from pathlib import Path
 
 from leanfed.deployment.operations.folder import Bundle, FleetFolder, check_private
 from leanfed.deployment.operations.keys import address
+from leanfed.deployment.operations.release import RELEASE
 from leanfed.errors import InputError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -53,8 +54,10 @@ def superlink(fleet: FleetFolder, *, insecure: bool = False) -> list[str]:
         *("--ssl-ca-certfile", str(fleet.ca / "ca.crt"), "--ssl-certfile", str(folder / "server.crt")),
         *("--ssl-keyfile", str(check_private(folder / "server.key")), "--enable-supernode-auth"),
     ]
+    guard = [sys.executable, "-m", "leanfed.deployment.operations.superlink"]
     return [
-        *(program("flower-superlink"), "--host", "127.0.0.1", "--port", str(fleet.control_port)),
+        *(*guard, str(check_private(folder / "control.secret")), str(fleet.audit.path)),
+        *("--host", "127.0.0.1", "--port", str(fleet.control_port)),
         *(["--insecure"] if insecure else secure),
         *("--isolation", "process", "--superexec-auth-secret-file", str(check_private(folder / "superexec.secret"))),
         *("--database", str(folder / "state.db"), "--disable-runtime-dependency-installation"),
@@ -74,6 +77,7 @@ def door(fleet: FleetFolder, *, host: str, port: int, max_upload_mb: int) -> lis
         *("--superlink", f"https://127.0.0.1:{fleet.control_port}", "--max-body-bytes", str(max_upload_mb * 2**20)),
         *("--certificate", str(fleet.server / "server.crt"), "--key", str(check_private(fleet.server / "server.key"))),
         *("--authority", str(fleet.ca / "ca.crt"), "--registry", str(fleet.registry), "--audit", str(fleet.audit.path)),
+        *("--release", str(fleet.server / RELEASE)),
     ]
 
 
@@ -83,19 +87,22 @@ def supernode(
     server: str,
     port: int,
     config: Mapping[str, Value],
-    max_retries: int,
     insecure: bool = False,
 ) -> list[str]:
-    """A node: it checks the server's certificate and proves itself by its key; its own API is on loopback."""
+    """A node: it checks the server's certificate and proves itself by its key; its own API is on loopback.
+
+    It tries to reach the server without end: whether it makes sense to try is found out before.
+    """
     secure = [
         *("--root-certificates", str(bundle.path / "ca.crt")),
         *("--auth-supernode-private-key", str(check_private(bundle.path / "node.key"))),
     ]
     return [
-        *(program("flower-supernode"), "--superlink", server, *(["--insecure"] if insecure else secure)),
+        *(sys.executable, "-m", "leanfed.deployment.operations.supernode", str(bundle.path)),
+        *("--superlink", server, *(["--insecure"] if insecure else secure)),
         *("--host", "127.0.0.1", "--port", str(port), "--isolation", "process"),
         *("--superexec-auth-secret-file", str(check_private(bundle.path / "superexec.secret"))),
-        *("--max-retries", str(max_retries), "--node-config", node_config(config)),
+        *("--node-config", node_config(config)),
     ]
 
 

@@ -1,11 +1,12 @@
-"""What the operator asks of SuperLink on its own machine: nodes, runs, logs. These calls are not authenticated."""
+"""What the operator asks of SuperLink on its own machine: nodes, runs, logs. Every call carries the owner's secret."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -19,12 +20,17 @@ from flwr.proto.control_pb2 import (
     StreamLogsRequest,
     UnregisterNodeRequest,
 )
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
+from leanfed.deployment.operations.folder import FleetFolder, check_private
 from leanfed.deployment.operations.keys import fingerprint, pem_of
 from leanfed.deployment.operations.roster import Roster
+from leanfed.deployment.operations.superlink import HEADER
 from leanfed.errors import LeanfedError
+from leanfed.files import write_json
 
 UNREGISTERED = "unregistered"
 
@@ -40,6 +46,7 @@ class NodeState:
     node_id: int
     fingerprint: str
     status: str  # registered, online, offline
+    until: str = ""  # when its last sign of life stops to count, or when it left
 
 
 @dataclass(frozen=True)
@@ -52,13 +59,26 @@ class RunState:
     details: str
 
 
+@dataclass(frozen=True)
+class OwnerSecret:
+    """Puts the owner's secret on every request, as SuperLink's guard asks for it."""
+
+    secret: str
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Add the header, then go on."""
+        context.request.headers[HEADER] = self.secret
+        return call_next(context)
+
+
 class Control:
     """A client of the control API."""
 
-    def __init__(self, address: str, authority: Path | None) -> None:
-        """`authority` is the certificate to trust; None for plain HTTP on loopback."""
+    def __init__(self, address: str, authority: Path | None, secret: Path) -> None:
+        """`authority` is the certificate to trust; None for plain HTTP on loopback. `secret` is a file."""
         trust = None if authority is None else authority.read_bytes()
-        self.client = ControlHttpClient.from_server_address(address, authority is None, trust, interceptors=[])
+        proof = [OwnerSecret(check_private(secret).read_text().strip())]
+        self.client = ControlHttpClient.from_server_address(address, authority is None, trust, interceptors=proof)
 
     def __enter__(self) -> Control:
         return self
@@ -71,7 +91,7 @@ class Control:
         with _explained():
             found = self.client.ListNodes(ListNodesRequest()).nodes_info
         return [
-            NodeState(node.node_id, fingerprint(node.public_key), node.status)
+            NodeState(node.node_id, fingerprint(node.public_key), node.status, _last_sign(node))
             for node in found
             if node.status != UNREGISTERED
         ]
@@ -115,8 +135,8 @@ class Control:
                 yield piece.log_output
 
 
-def synchronise(control: Control, roster: Roster) -> None:
-    """Make SuperLink's list of nodes that of the roster: register what is missing, unregister what is not in it."""
+def synchronise(control: Control, fleet: FleetFolder, roster: Roster) -> None:
+    """Make SuperLink's list of nodes that of the roster, and note for runs which number of SuperLink's is whose key."""
     present = {node.fingerprint: node for node in control.nodes()}
     for node in roster.nodes:
         if node.revoked is None and node.fingerprint not in present:
@@ -125,6 +145,18 @@ def synchronise(control: Control, roster: Roster) -> None:
         known = roster.find(key)
         if known is None or known.revoked is not None:
             control.unregister(state.node_id)
+    bound = {str(state.node_id): roster.find(state.fingerprint) for state in control.nodes()}
+    write_json(fleet.bindings, {node: asdict(known) for node, known in bound.items() if known is not None})
+
+
+def _last_sign(node: NodeInfo) -> str:
+    """When an offline node was last counted as online."""
+    if node.status == "online":
+        return ""
+    ended = [node.last_deactivated_at]
+    if node.online_until:
+        ended.append(datetime.fromtimestamp(node.online_until, UTC).isoformat(timespec="seconds"))
+    return max(ended)
 
 
 @contextlib.contextmanager

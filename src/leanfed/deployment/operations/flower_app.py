@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from leanfed import __version__
 from leanfed.deployment.learning.config import defaults
@@ -25,6 +27,16 @@ clientapp = "leanfed.deployment.learning.client_app:app"
 
 [tool.flwr.app.config]
 """
+
+
+def archive() -> bytes:
+    """The app as Flower ships it; the same bytes on every machine with this version."""
+    from flwr.cli.build import build_fab_from_disk
+
+    with TemporaryDirectory(prefix="leanfed-app-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # flwr 1.41.0 calls pathspec by an old name
+        found: bytes = build_fab_from_disk(write_app(Path(folder)))
+    return found
 
 
 def write_app(folder: Path) -> Path:

@@ -5,9 +5,10 @@ FLEET/
   nodes.json          the registry: which keys may join, until when, and which were revoked
   audit.jsonl         the audit log
   ca/                 ca.crt, ca.key (needed only to issue: may be kept elsewhere)
-  server/             server.crt, server.key, superexec.secret, running.json, state.db, flwr/, logs/
-  nodes/NAME/         one bundle per node, to be copied to its device: node.json, node.key, ca.crt,
-                      superexec.secret; there also its store/, flwr/, logs/ and audit.jsonl
+  server/             server.crt, server.key, two secrets, the signed app (app.fab, app.json), running.json, run.json,
+                      bindings.json, state.db, flwr/, logs/
+  nodes/NAME/         one bundle per node, to be copied to its device: node.json, node.key, ca.crt, app.json,
+                      superexec.secret; there also its store/, flwr/, logs/, state.json and audit.jsonl
   runs/               run folders
 """
 
@@ -76,6 +77,11 @@ class FleetFolder:
     def running(self) -> Path:
         """What the running server tells `deploy run` and `deploy status`."""
         return self.server / "running.json"
+
+    @property
+    def bindings(self) -> Path:
+        """Which of SuperLink's node numbers is whose key: written by the server, read by runs."""
+        return self.server / "bindings.json"
 
     @property
     def audit(self) -> Audit:

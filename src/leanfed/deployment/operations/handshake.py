@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
@@ -16,6 +17,7 @@ from leanfed.deployment.door.admission import DEACTIVATE, HELLO, signed_headers
 from leanfed.deployment.operations.commands import split_address
 from leanfed.deployment.operations.folder import Bundle, check_private
 from leanfed.deployment.operations.keys import fingerprint
+from leanfed.deployment.operations.release import renew_release
 from leanfed.errors import InputError, LeanfedError
 
 TIMEOUT_S = 10.0
@@ -35,11 +37,17 @@ class RefusedError(InputError):
     """Server and node do not fit together; trying again would not help."""
 
 
+class RevokedError(RefusedError):
+    """This key will never be welcome again."""
+
+
 class UnreachableError(LeanfedError):
     """The server does not answer; another time it may."""
 
 
-def wait_for_welcome(bundle: Bundle, server: str, *, tries: int, pause: Callable[[float], None] = time.sleep) -> None:
+def wait_for_welcome(
+    bundle: Bundle, server: str, *, tries: int, pause: Callable[[float], None] = time.sleep
+) -> dict[str, Any]:
     """Return when the server says it knows this node; try again only where that can help."""
     for attempt in range(tries + 1):
         try:
@@ -62,15 +70,29 @@ def say_goodbye(bundle: Bundle, server: str, node_id: int) -> None:
         _ask(bundle, server, "POST", DEACTIVATE, kinds, body)
 
 
-def say_hello(bundle: Bundle, server: str) -> None:
-    """Ask once; OSError where the server cannot be reached, RefusedError where it or we are not who we should be."""
+def say_hello(bundle: Bundle, server: str) -> dict[str, Any]:
+    """Ask once; OSError where the server cannot be reached, RefusedError where it or we are not who we should be.
+
+    A newer signed app that the server offers is taken into the node's folder.
+    """
     status, text = _ask(bundle, server, "GET", HELLO)
     if status != 200:
-        print_of = fingerprint((bundle.path / "node.pub").read_bytes())
-        raise RefusedError(
-            f"The server at {server} refused {bundle.name}: {_detail(text) or status}. Its key is {print_of}; "
+        why, print_of = _detail(text), fingerprint((bundle.path / "node.pub").read_bytes())
+        kind = RevokedError if why == "revoked key" else RefusedError
+        raise kind(
+            f"The server at {server} refused {bundle.name}: {why or status}. Its key is {print_of}; "
             "compare it with `leanfed deploy keys FLEET` on the server."
         )
+    welcome = _json(text)
+    known = welcome.get("client_id", bundle.client_id)
+    if known != bundle.client_id:
+        raise RefusedError(
+            f"node.json says client {bundle.client_id}, but on {server} the key of {bundle.name} is client {known}'s. "
+            "A number belongs to a key: copy the node's folder from the server again."
+        )
+    if welcome.get("release") and (release := renew_release(bundle.path, welcome["release"])) is not None:
+        bundle.audit.write("app changed", app=release.app, version=release.version, signed=release.signed)
+    return welcome
 
 
 def _ask(
@@ -97,7 +119,12 @@ def _ask(
 
 
 def _detail(text: bytes) -> str:
+    return str(_json(text).get("detail", "")).removeprefix("refused: ")
+
+
+def _json(text: bytes) -> dict[str, Any]:
     try:
-        return str(json.loads(text)["detail"]).removeprefix("refused: ")
-    except (ValueError, KeyError, TypeError):
-        return ""
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

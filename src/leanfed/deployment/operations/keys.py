@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from leanfed import __version__
+from leanfed.deployment.operations.flower_app import archive
 from leanfed.deployment.operations.folder import (
     CONTROL_PORT,
     FLEET_PORT,
@@ -28,12 +30,15 @@ from leanfed.deployment.operations.folder import (
     private_folder,
     write_private,
 )
+from leanfed.deployment.operations.release import Release
 from leanfed.deployment.operations.roster import Roster
 from leanfed.errors import InputError
 from leanfed.files import explained
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")  # the server calls itself on loopback
 CA_DAYS = 3650
+SECRETS = ("superexec.secret", "control.secret")  # of Flower's runtime API, and of its control API
+APP = "app.fab"
 SERVER_DAYS = NODE_DAYS = 397  # a year and a month: time to renew
 
 
@@ -60,10 +65,12 @@ def make_fleet(
     private_folder(fleet.server)
     private_folder(path / "nodes")
     private_folder(path / "runs")
-    write_private(fleet.server / "superexec.secret", _secret())
+    for name in SECRETS:
+        write_private(fleet.server / name, _secret())
     issue_server(fleet, days=days, alternatives=alternatives)
     Roster().save(fleet.registry)
     fleet.save()
+    roll_out(fleet)
     for name in nodes:
         add_node(fleet, name, days=days)
     fleet.audit.write("fleet made", fleet=fleet.name, hosts=list(fleet.hosts), nodes=list(nodes))
@@ -89,21 +96,55 @@ def issue_server(
     write_private(fleet.server / "server.crt", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
-def add_node(fleet: FleetFolder, name: str, *, public_key: Path | None = None, days: int = NODE_DAYS) -> Bundle:
-    """Register a node and make its bundle; with `public_key`, its private key stays where it was made."""
+def add_node(
+    fleet: FleetFolder,
+    name: str,
+    *,
+    public_key: Path | None = None,
+    days: int = NODE_DAYS,
+    samples: int | None = None,
+) -> Bundle:
+    """Register a node and make its bundle; with `public_key`, its private key stays where it was made.
+
+    `samples` is the most training samples that it may say to have, and so the most weight that it can get.
+    """
     line, private = (_read_public(public_key), None) if public_key is not None else _new_node_key(name)
-    roster = Roster.load(fleet.registry).add(name, line, fingerprint(line.encode()), days)
+    roster = Roster.load(fleet.registry).add(name, line, fingerprint(line.encode()), days, samples)
     folder = private_folder(fleet.bundle(name))
     if private is not None:
         write_private(folder / "node.key", private)
     write_private(folder / "node.pub", line.encode() + b"\n", 0o644)
     write_private(folder / "ca.crt", (fleet.ca / "ca.crt").read_bytes(), 0o644)
     write_private(folder / "superexec.secret", _secret())
+    if (release := Release.load(fleet.server)) is not None:
+        release.save(folder)
     bundle = Bundle(folder, name, roster[name].client_id, address(fleet.hosts[0], fleet.port))
     bundle.save()
     roster.save(fleet.registry)  # last: a node is known only when its bundle is whole
     fleet.audit.write("node added", node=name, client_id=bundle.client_id, key=roster[name].fingerprint)
     return bundle
+
+
+def roll_out(fleet: FleetFolder) -> Release:
+    """Sign the app of this installation: from now on nodes run it and no other."""
+    app = archive()
+    _, signer = _read_authority(fleet)
+    release = Release.sign(app, __version__, signer)
+    write_private(fleet.server / APP, app)
+    release.save(fleet.server)
+    for folder in (fleet.path / "nodes").iterdir():
+        release.save(folder)
+    fleet.audit.write("app signed", app=release.app, version=release.version)
+    return release
+
+
+def prepare_old(fleet: FleetFolder) -> None:
+    """Give a fleet that an earlier version made what this version needs."""
+    for name in SECRETS:
+        if not (fleet.server / name).exists():
+            write_private(fleet.server / name, _secret())
+    if Release.load(fleet.server) is None:
+        roll_out(fleet)
 
 
 def revoke_node(fleet: FleetFolder, name: str) -> None:

@@ -10,6 +10,7 @@ from leanfed.deployment.door.audit import Audit, Refusals
 FAULT = re.compile(r"\[(?P<path>/v1/runtime/[\w/-]+)\]\[ApiError:\d+\] (?P<detail>.*authentication failed.*)")
 # INFO :      SuperNode ID: 123
 JOINED = re.compile(r"SuperNode ID: (?P<id>\d+)")
+DECLINES = "leanfed declines: "  # how a line of a node's begins that says why it cannot take part in a run
 RUNTIME = "unauthenticated call to the runtime API"
 STALE = "call to the runtime API with a task's token that does not count: the task has ended, or it is a stranger"
 

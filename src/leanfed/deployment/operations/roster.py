@@ -24,6 +24,7 @@ class RegisteredNode:
     added: str
     expires: str
     revoked: str | None = None
+    samples: int | None = None  # the most training samples that it may say to have
 
     def refusal(self, now: datetime | None = None) -> str | None:
         """Why this key may not join, or None."""
@@ -50,7 +51,7 @@ class Roster:
         """Write nodes.json."""
         write_json(path, {"nodes": [asdict(node) for node in self.nodes]})
 
-    def add(self, name: str, public_key: str, fingerprint: str, days: int) -> Roster:
+    def add(self, name: str, public_key: str, fingerprint: str, days: int, samples: int | None = None) -> Roster:
         """A roster with one more node, numbered after the highest number so far."""
         checked_name(name)
         for node in self.nodes:
@@ -60,7 +61,8 @@ class Roster:
                 raise InputError(f"This key is already that of {node.name!r}. Make a new key for {name!r}.")
         number = 1 + max((node.client_id for node in self.nodes), default=-1)
         now = datetime.now(UTC)
-        node = RegisteredNode(name, number, fingerprint, public_key, stamp(now), stamp(now + timedelta(days=days)))
+        until = stamp(now + timedelta(days=days))
+        node = RegisteredNode(name, number, fingerprint, public_key, stamp(now), until, samples=samples)
         return Roster((*self.nodes, node))
 
     def revoke(self, name: str) -> Roster:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from leanfed.deployment.operations.control import Control
+from leanfed.deployment.operations.control import Control, NodeState
 from leanfed.deployment.operations.folder import FleetFolder
 from leanfed.deployment.operations.keys import expiry
 from leanfed.deployment.operations.roster import Roster
@@ -47,9 +47,14 @@ def _server(fleet: FleetFolder) -> tuple[str, dict[str, str] | None, list[dict[s
         return "not running", None, []
     try:
         with open_control(fleet) as control:
-            return "running", {node.fingerprint: node.status for node in control.nodes()}, _runs(control)
+            states = {node.fingerprint: _state(node) for node in control.nodes()}
+            return "running", states, _runs(control)
     except LeanfedError as error:
         return f"does not answer: {error}", None, []
+
+
+def _state(node: NodeState) -> str:
+    return f"{node.status} since {node.until[:19]}" if node.until else node.status
 
 
 def _runs(control: Control) -> list[dict[str, Any]]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flwr.cli.build import build_fab_from_disk
-
 from leanfed.deployment.operations.control import Control, RunState
-from leanfed.deployment.operations.flower_app import write_app
 from leanfed.deployment.operations.folder import FleetFolder
 from leanfed.deployment.operations.launch import connect
+from leanfed.deployment.operations.run_keeper import LIVE, CurrentRun, Value, resumed_values, run_values, start_run
 from leanfed.errors import InputError, LeanfedError
 from leanfed.files import read_json
-from leanfed.results import RunFolder
 from leanfed.runs.settings import Settings
 
-Value = bool | int | float | str
+TAKE_OVER_S = 30.0  # in which the server goes on with a run that failed
 
 
 class RunFailedError(LeanfedError):
@@ -42,59 +40,71 @@ def open_control(fleet: FleetFolder) -> Control:
     return connect(fleet, insecure=bool(running["insecure"]), port=int(running["control_port"]))
 
 
-def run_values(
-    fleet: FleetFolder, settings: str, folder: Path, *, resume: bool, changes: Mapping[str, Value]
-) -> dict[str, Value]:
-    """The run-config of a run in this fleet."""
-    given: dict[str, Value] = {
-        "settings": settings,
-        "run-folder": str(folder),
-        "resume": resume,
-        "audit": str(fleet.audit.path),
-    }
-    if clash := sorted(set(given) & set(changes)):
-        raise InputError(f"{clash[0]} is set by `deploy run` itself. Leave it out of --set.")
-    return given | dict(changes)
-
-
 def submit(fleet: FleetFolder, settings: Settings, folder: Path, changes: Mapping[str, Value]) -> Submitted:
     """Start a new run; its folder must be new."""
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} holds something already. Go on with it by --resume, or choose another --out.")
     text = json.dumps(settings.resolved())
-    return _start(fleet, run_values(fleet, text, folder.resolve(), resume=False, changes=changes), folder.resolve())
+    values = run_values(fleet, text, folder.resolve(), resume=False, changes=changes)
+    with open_control(fleet) as control:
+        return Submitted(start_run(control, fleet, values, changes), folder.resolve())
 
 
 def resume(fleet: FleetFolder, folder: Path, changes: Mapping[str, Value]) -> Submitted:
-    """Go on with the run in a folder, after whatever stopped it."""
-    text = json.dumps(RunFolder(folder).read_settings())
-    return _start(fleet, run_values(fleet, text, folder.resolve(), resume=True, changes=changes), folder.resolve())
-
-
-def _start(fleet: FleetFolder, config: Mapping[str, Value], folder: Path) -> Submitted:
+    """Go on with the run in a folder, after whatever stopped it; where the server has done so, that is it."""
+    folder, current = folder.resolve(), CurrentRun.load(fleet)
     with open_control(fleet) as control:
-        fab = build_fab_from_disk(write_app(fleet.server / "leanfed-app"))
-        run_id = control.start(fab, config)
-    fleet.audit.write("run submitted", run_id=run_id, folder=str(folder), resume=config["resume"])
-    return Submitted(run_id, folder)
+        if current is not None and current.wanted and current.folder == str(folder):
+            found = control.runs(current.run_id)
+            if found and found[0].status in LIVE:
+                control.stop(current.run_id)  # it may be the one whose process is gone; its checkpoint stays
+        values = resumed_values(fleet, folder, changes)
+        return Submitted(start_run(control, fleet, values, changes), folder)
 
 
 def follow(fleet: FleetFolder, submitted: Submitted, show: Callable[[str], None]) -> None:
     """Show the run's log until it ends; Ctrl-C stops the run, whose checkpoint stays."""
     with open_control(fleet) as control:
-        try:
-            for text in control.logs(submitted.run_id):
-                show(text)
-        except KeyboardInterrupt:
-            control.stop(submitted.run_id)
-            fleet.audit.write("run stopped", run_id=submitted.run_id)
-            raise RunFailedError(f"Stopped. {_way_on(fleet, submitted.folder)}") from None
-        (state,) = control.runs(submitted.run_id)
-    _check(fleet, submitted, state)
+        while True:
+            try:
+                for text in control.logs(submitted.run_id):
+                    show(text)
+                (state,) = control.runs(submitted.run_id)
+                later = _taken_over(fleet, submitted) if state.outcome == "failed" else None
+            except KeyboardInterrupt:
+                _stop(fleet, control, submitted)
+                raise RunFailedError(f"Stopped. {_way_on(fleet, submitted.folder)}") from None
+            fleet.audit.write("run ended", run_id=state.run_id, outcome=state.outcome, details=state.details or None)
+            if later is None:
+                return _check(fleet, submitted, state)
+            show(f"The run ended ({state.details or state.outcome}); the server goes on with it.\n")
+            submitted = later
+
+
+def _taken_over(fleet: FleetFolder, submitted: Submitted) -> Submitted | None:
+    """The run by which the server goes on with this one, if it does so soon."""
+    if not read_json(fleet.running).get("keep_runs"):
+        return None
+    end = time.monotonic() + TAKE_OVER_S
+    while time.monotonic() < end:
+        current = CurrentRun.load(fleet)
+        if current is None or not current.wanted or current.folder != str(submitted.folder):
+            return None
+        if current.run_id != submitted.run_id:
+            return Submitted(current.run_id, submitted.folder)
+        time.sleep(0.5)
+    return None
+
+
+def _stop(fleet: FleetFolder, control: Control, submitted: Submitted) -> None:
+    current = CurrentRun.load(fleet)
+    if current is not None and current.folder == str(submitted.folder):
+        replace(current, wanted=False).save(fleet)
+    control.stop(submitted.run_id)
+    fleet.audit.write("run stopped", run_id=submitted.run_id)
 
 
 def _check(fleet: FleetFolder, submitted: Submitted, state: RunState) -> None:
-    fleet.audit.write("run ended", run_id=state.run_id, outcome=state.outcome, details=state.details or None)
     if state.outcome != "completed":
         raise RunFailedError(
             f"The run ended as {state.outcome or state.status!r}. {state.details} {_way_on(fleet, submitted.folder)}"

@@ -40,6 +40,7 @@ class Child:
     name: str
     process: subprocess.Popen[str]
     wave: int
+    group: str
     pump: threading.Thread | None = None
     last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
 
@@ -52,7 +53,10 @@ class Child:
 
 
 class Supervisor:
-    """Starts children, watches them, and stops all when one ends or a signal comes."""
+    """Starts children in named groups, watches them, and stops all when the block ends or a signal comes.
+
+    Threads may each keep a group of their own; signals are the main thread's.
+    """
 
     def __init__(self, logs: Path, echo: Callable[[str], None] | None = None) -> None:
         self.logs = private_folder(logs)
@@ -70,7 +74,7 @@ class Supervisor:
         except StopRequested:
             pass
         finally:
-            self._stop_all()
+            self._end(list(self.children))
             for number, handler in before.items():
                 signal.signal(number, handler)
             os.umask(umask)
@@ -83,8 +87,9 @@ class Supervisor:
         on_line: Callable[[str], None] | None = None,
         *,
         wave: int = 0,
+        group: str = "",
     ) -> Child:
-        """Start a process in a group of its own; its lines go to NAME.log and to `on_line`. High waves stop first."""
+        """Start a process in a session of its own; its lines go to NAME.log and to `on_line`. High waves stop first."""
         shim = [sys.executable, "-m", "leanfed.deployment.operations.child", str(os.getpid())]
         process = subprocess.Popen(
             [*shim, *argv],
@@ -97,17 +102,17 @@ class Supervisor:
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches us alone; we stop them in order
         )
-        child = Child(name, process, wave)
+        child = Child(name, process, wave, group)
         self.children.append(child)
         child.pump = threading.Thread(target=self._pump, args=(child, on_line), daemon=True)
         child.pump.start()
         return child
 
-    def check(self) -> None:
-        """Raise StopRequested after a signal and ChildEndedError after a child's end."""
+    def check(self, group: str = "") -> None:
+        """Raise StopRequested after a signal and ChildEndedError after the end of a child of the group."""
         if self._stop.is_set():
             raise StopRequested
-        for child in self.children:
+        for child in self.members(group):
             how = child.ended()
             if how is not None:
                 time.sleep(0.2)  # its last lines are on their way
@@ -117,19 +122,23 @@ class Supervisor:
                     f"More is in {self.logs / (child.name + '.log')}."
                 )
 
-    def wait_for(self, ready: Callable[[], bool], *, what: str, seconds: float) -> None:
-        """Wait until `ready`, as long as all children live."""
+    def members(self, group: str) -> list[Child]:
+        """The children of a group."""
+        return [child for child in self.children if child.group == group]
+
+    def wait_for(self, ready: Callable[[], bool], *, what: str, seconds: float, group: str = "") -> None:
+        """Wait until `ready`, as long as all children of the group live."""
         end = time.monotonic() + seconds
         while not ready():
-            self.check()
+            self.check(group)
             if time.monotonic() > end:
                 raise LeanfedError(f"{what} was not ready after {seconds:.0f} s. Its log is in {self.logs}.")
             self._stop.wait(0.2)
 
-    def sleep(self, seconds: float) -> None:
-        """Wait, but not after a signal or a child's end."""
+    def sleep(self, seconds: float, group: str = "") -> None:
+        """Wait, but not after a signal or the end of a child of the group."""
         self._stop.wait(seconds)
-        self.check()
+        self.check(group)
 
     def run(self, tick: Callable[[], None] | None = None, every: float = 1.0) -> None:
         """Watch until a signal or a child's end; call `tick` in between."""
@@ -138,6 +147,10 @@ class Supervisor:
             if tick is not None:
                 tick()
             self._stop.wait(every)
+
+    def request_stop(self) -> None:
+        """Let everything that waits here stop, as a signal does."""
+        self._stop.set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stop.set()
@@ -157,10 +170,14 @@ class Supervisor:
                 if on_line is not None:
                     on_line(text)
 
-    def _stop_all(self) -> None:
-        """SIGTERM to every group, wave by wave; SIGKILL to what is left of a wave after the grace."""
-        for wave in sorted({child.wave for child in self.children}, reverse=True):
-            stopping = [child for child in self.children if child.wave == wave]
+    def stop(self, group: str = "") -> None:
+        """End a group's processes, so that it may be started again."""
+        self._end(self.members(group))
+
+    def _end(self, children: Sequence[Child]) -> None:
+        """SIGTERM to every process group, wave by wave; SIGKILL to what is left of a wave after the grace."""
+        for wave in sorted({child.wave for child in children}, reverse=True):
+            stopping = [child for child in children if child.wave == wave]
             for child in stopping:
                 _signal_group(child.process.pid, signal.SIGTERM)
             end = time.monotonic() + GRACE_S
@@ -170,7 +187,8 @@ class Supervisor:
                 child.process.wait()
                 if child.pump is not None:
                     child.pump.join(GRACE_S)  # its last lines are written
-        self.children.clear()
+        for child in children:
+            self.children.remove(child)
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -31,6 +31,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
+from leanfed.deployment.operations.child import end_with
 from leanfed.files import make_folder, owner_only, write_text
 
 LONGEST_REQUEST = 1 << 20  # bytes
@@ -41,8 +42,10 @@ AHEAD = {  # what else a program will want; nothing that uses polars before a fo
 }
 SOCKET = "warm.sock"
 SHIM = """#!{python} -IS
-import json, os, socket, sys
+import ctypes, json, os, socket, sys
 
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM: it ends with the SuperExec that started it
 server, here = socket.socket(socket.AF_UNIX), os.getcwd()
 try:
     os.chdir({folder!r})  # the path of a socket may not be long
@@ -145,8 +148,9 @@ class ForkServer:
             caller.close()
             return
         report, channel = os.pipe()
-        pid = os.fork()
+        parent, pid = os.getpid(), os.fork()
         if pid == 0:
+            end_with(parent, signal.SIGKILL)  # training does not outlive the node, however it ends
             listener.close()
             os.close(report)
             self._run(request, descriptors, channel)
