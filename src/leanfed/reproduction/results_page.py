@@ -12,6 +12,7 @@ from leanfed.files import read_json, write_text
 from leanfed.reproduction.catalogue import ENTRIES, FORMS
 from leanfed.reproduction.evidence import RESULTS, layout
 from leanfed.reproduction.judging import OUTCOMES
+from leanfed.reproduction.paper import fair
 from leanfed.reproduction.paper.figures import END_F1, FINAL, GUESS, SUSTAINED
 
 HEAD = """# Results
@@ -137,6 +138,57 @@ def sustained_table(results: dict[str, Any]) -> str:
         for method in sorted(methods, key=lambda method: "FLPDSP-OPT" not in method)
     ]
     return markdown(Block("", ["sustained (first)", *(f"{p}: {t} %" for p, t in columns)], rows))
+
+
+HEADLINE = {  # rows of `fair` that the README shows, and what they are called there
+    fair.DAMPED_FAST: "FLPDSP-OPT fast, damped server",
+    "FLPDSP, k = 0.05, fastest 60 %, damped": "the same without a planner: k = 0.05 by the fastest 60 %, damped",
+    "FedPer + head steps + pace, damped": "FedPer with all aids, damped",
+    "LG-FedAvg + pace, damped": "LG-FedAvg with all aids, damped",
+    fair.FAST: "FLPDSP-OPT fast, plain server",
+    "FLPDSP, k = 0.05, fastest 60 %": "k = 0.05 by the fastest 60 %, plain server",
+    "FedPer + head steps + pace": "FedPer with all aids, plain server",
+    "FLPDSP-OPT plain": "FLPDSP-OPT plain, as published",
+    "FedPer, equal": "FedPer, as published",
+    "Local, 5 steps": "every client alone, 5 steps",
+    "Head-only": "heads on a frozen random base",
+}
+
+
+def headline_table(results: dict[str, Any]) -> str:
+    """The table in the README of sustained seconds to 90 % and to the halfway target, means over seeds."""
+    found = {
+        (n["labels"]["method"], n["labels"]["partition"], n["labels"]["target"]): n
+        for n in results["numbers"]
+        if n["labels"]["quantity"] == fair.SUSTAINED and n["ours"]
+    }
+    targets = {n["labels"]["partition"]: n["mean"] for n in results["numbers"] if n["labels"]["method"] == "target"}
+    columns = [(p, t) for t in (fair.HALFWAY, "90 %") for p in targets]
+
+    def text(row: str, partition: str, target: str) -> str:
+        number = found.get((row, partition, target))
+        reached = [value for value in number["ours"] if value is not None] if number else []
+        if number is None or not reached:
+            return "-" if number is None else "never"
+        mean, count = sum(reached) / len(reached), len(number["ours"])
+        return f"{mean:.1f}" if len(reached) == count else f"{mean:.1f} ({len(reached)} of {count})"
+
+    heads = [f"{p}: {100 * targets[p]:.1f} %" if t == fair.HALFWAY else f"{p}: {t}" for p, t in columns]
+    rows = [[shown, *(text(row, p, t) for p, t in columns)] for row, shown in HEADLINE.items()]
+    return markdown(Block("", ["simulated seconds, sustained", *heads], rows))
+
+
+def headline_ratios(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """By row of STEADY and partition: damped fast's share of its sustained seconds to the halfway target."""
+    found: dict[str, dict[str, float]] = {}
+    for number in results["numbers"]:
+        labels = number["labels"]
+        shown = (
+            labels["quantity"] == fair.SHARE and labels["target"] == fair.HALFWAY and labels["method"] in fair.STEADY
+        )
+        if shown and number["mean"] is not None:
+            found.setdefault(labels["method"], {})[labels["partition"]] = number["mean"]
+    return found
 
 
 def larger_table(folder: Path) -> str:
