@@ -82,7 +82,7 @@ def test_the_min_max_split_is_never_slower_than_even_shares(name: str, payload: 
         assert split.cost.round_latency_s == even.cost.round_latency_s
     else:
         assert split.cost.round_latency_s < even.cost.round_latency_s
-    assert np.ptp(split.cost.latency_s) <= 1e-9 * split.cost.round_latency_s  # all end together
+        assert np.ptp(split.cost.latency_s) <= 1e-9 * split.cost.round_latency_s  # all end together
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
