@@ -130,7 +130,10 @@ def test_an_upload_fits_the_shared_part(name: str, world_of: WorldOf) -> None:
     world = world_of(ALGORITHMS[name]())
     _, server, updates = answer(world)
     upload = upload_of(updates)
-    assert upload.size == len(server.shared) == world.split.shared_size
+    assert upload.size == len(server.shared) == world.vector_size
+    assert (
+        upload.entries == world.algorithm.entries(world.split, *(rates[1:2] for rates in world.algorithm.rates(5)))[0]
+    )
     assert upload.entries == len(upload.values) <= upload.size
     if upload.positions is not None:
         assert len(upload.positions) == upload.entries

@@ -92,6 +92,18 @@ class Algorithm(Section):
         """How many weights the keep rate r applies to: that share of them takes part in a client's computation."""
         return 0
 
+    def pruned_layers(self, split: Split) -> tuple[str, ...]:
+        """The parameters that r applies to, of a method that prunes whole rows of some layers; else none."""
+        return ()
+
+    def vector_size(self, split: Split) -> int:
+        """Entries of the server's vector and of an upload: d_shared, unless the method sends something along."""
+        return split.shared_size
+
+    def private_size(self, split: Split) -> int:
+        """Values in a client's private part: weights, or the scores of a method that trains masks."""
+        return split.private_size
+
     def entries(self, split: Split, k: Floats, r: Floats) -> Ints:
         """How many values clients upload at these keep rates, known before they train."""
         return kept_counts(k, split.shared_size)

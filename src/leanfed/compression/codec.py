@@ -1,8 +1,8 @@
 """Encode updates as bytes, and decode them without trusting their sender.
 
-A sparse, dense or mask update becomes one frame (see `frame`). Decoding trusts nothing: sizes are checked against the
-caller's limit before anything is allocated, and what comes out is sorted, in range and finite, or a `FrameError` says
-why not.
+A sparse, dense, mask or bits update becomes one frame (see `frame`). Decoding trusts nothing: sizes are checked against
+the caller's limit before anything is allocated, and what comes out is sorted, in range and finite, or a `FrameError`
+says why not.
 """
 
 from __future__ import annotations
@@ -13,11 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leanfed.compression.frame import LARGEST_SIZE, FrameError, seal, unseal
+from leanfed.compression.frame import LARGEST_SIZE, FrameError, bitmap_bytes, seal, unseal
 from leanfed.compression.positions import Mode, Positions, decode_positions, encode_positions
-from leanfed.compression.values import MASK, Floats, dtype_coded, dtype_named, pack_values, unpack_values
+from leanfed.compression.values import BITS, MASK, Floats, dtype_coded, dtype_named, pack_values, unpack_values
 
-__all__ = ["FrameError", "SparseUpdate", "decode", "decode_mask", "encode", "encode_mask"]
+__all__ = [
+    "FrameError",
+    "SparseUpdate",
+    "decode",
+    "decode_bits",
+    "decode_mask",
+    "encode",
+    "encode_bits",
+    "encode_mask",
+    "holds_bits",
+]
 
 Bytes = bytes | bytearray | memoryview
 
@@ -79,6 +89,40 @@ def encode_mask(mask: ArrayLike) -> bytes:
     _check_counts(len(flags), 0, 0)
     mode, section = encode_positions(len(flags), np.flatnonzero(flags).astype(np.int32))
     return seal(MASK, mode, len(flags), int(np.count_nonzero(flags)), section, b"")
+
+
+def encode_bits(size: int, positions: ArrayLike, bits: ArrayLike) -> bytes:
+    """Write booleans at some positions of a vector of `size`: the positions, then one bit for each.
+
+    >>> size, places, bits = decode_bits(encode_bits(9, [1, 2, 7], [True, False, True]), max_size=9)
+    >>> size, places.tolist(), bits.tolist()
+    (9, [1, 2, 7], [True, False, True])
+    """
+    places, flags = _checked_positions(operator.index(size), positions), np.asarray(bits)
+    if flags.ndim != 1 or flags.dtype != np.bool_:
+        raise FrameError(f"Bits are a vector of booleans, not {flags.ndim}-dimensional {flags.dtype}.")
+    _check_counts(size, len(places), len(flags))
+    mode, section = encode_positions(size, places)
+    return seal(BITS, mode, size, len(places), section, np.packbits(flags, bitorder="little").tobytes())
+
+
+def decode_bits(frame: Bytes, *, max_size: int) -> tuple[int, Positions | None, NDArray[np.bool_]]:
+    """(size, positions, bits) of a frame of `encode_bits`; positions are None if every entry is given."""
+    header, positions, values = unseal(frame, max_size=max_size)
+    if header.value_type != BITS:
+        raise FrameError("Frame refused: it carries values or a mask, but bits were expected.")
+    if len(values) != bitmap_bytes(header.count):
+        raise FrameError(f"Frame refused: {len(values)} bytes cannot be {header.count} bits.")
+    places = decode_positions(header.position_mode, header.size, header.count, positions)
+    bits = np.unpackbits(np.frombuffer(values, np.uint8), bitorder="little")
+    if bits[header.count :].any():
+        raise FrameError("Frame refused: bits are set behind its last one.")
+    return header.size, places, bits[: header.count].astype(np.bool_)
+
+
+def holds_bits(frame: Bytes, *, max_size: int) -> bool:
+    """Whether a frame was written by `encode_bits`."""
+    return unseal(frame, max_size=max_size)[0].value_type == BITS
 
 
 def decode_mask(frame: Bytes, *, max_size: int) -> NDArray[np.bool_]:

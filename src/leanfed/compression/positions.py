@@ -1,7 +1,8 @@
 """Positions on the wire, close to the entropy bound: range-coded gaps between the rarer entries, or a bitmap.
 
 Gaps between entries kept with probability p are geometric, so coding them under that model takes d H(p) bits, whatever
-the positions are; a bitmap takes d. The range coder is constriction's.
+the positions are; a bitmap takes d. Of long runs, such as rows of matrices, only the positions at which they begin and
+end are written. The range coder is constriction's.
 """
 
 from __future__ import annotations
@@ -28,12 +29,22 @@ class Mode(IntEnum):
     BITMAP = 1
     KEPT_GAPS = 2
     DROPPED_GAPS = 3
+    KEPT_RUNS = 4  # where runs begin and end
 
 
 def encode_positions(size: int, positions: Positions) -> tuple[Mode, bytes]:
     """Write strictly increasing positions in the form that takes the fewest bytes."""
     if len(positions) == size:
         return Mode.ALL, b""
+    single, runs = _encode_single(size, positions), _run_ends(size, positions)
+    if 8 * len(runs) < min(len(positions), size - len(positions)):  # else they would hardly be shorter
+        section = _COUNT.pack(len(runs)) + _encode_gaps(size, runs)
+        return (Mode.KEPT_RUNS, section) if len(section) < len(single[1]) else single
+    return single
+
+
+def _encode_single(size: int, positions: Positions) -> tuple[Mode, bytes]:
+    """Positions one by one, as gaps or as a bitmap."""
     kept = 2 * len(positions) <= size
     if _gap_bits(size, min(len(positions), size - len(positions))) < size:
         section = _encode_gaps(size, positions if kept else _others(size, positions))
@@ -53,6 +64,8 @@ def decode_positions(mode: int, size: int, count: int, section: memoryview) -> P
         return _decode_gaps(size, count, section)
     if mode == Mode.DROPPED_GAPS:
         return _others(size, _decode_gaps(size, size - count, section))
+    if mode == Mode.KEPT_RUNS:
+        return _decode_runs(size, count, section)
     raise FrameError(f"Frame refused: its position mode is {mode}; known are 0 to {max(Mode)}.")
 
 
@@ -67,6 +80,29 @@ def _decode_bitmap(size: int, count: int, section: memoryview) -> Positions:
     positions = np.flatnonzero(np.unpackbits(np.frombuffer(section, np.uint8), bitorder="little"))
     if len(positions) != count or (count and positions[-1] >= size):
         raise FrameError(f"Frame refused: its bitmap does not mark {count} of {size} entries.")
+    return positions.astype(np.int32)
+
+
+def _run_ends(size: int, positions: Positions) -> Positions:
+    """Where a run of entries that are sent, or of such that are not, follows one of the other kind; the first is not.
+
+    >>> _run_ends(9, np.array([2, 3, 4, 8], dtype=np.int32)).tolist()
+    [2, 5, 8]
+    """
+    return np.flatnonzero(np.diff(_flags(size, positions), prepend=False)).astype(np.int32)
+
+
+def _decode_runs(size: int, count: int, section: memoryview) -> Positions:
+    if len(section) < _COUNT.size:
+        raise FrameError(f"Frame refused: {len(section)} bytes cannot be runs of entries.")
+    (runs,) = _COUNT.unpack_from(section)
+    if runs > size:
+        raise FrameError(f"Frame refused: {runs} runs cannot lie in {size} entries.")
+    changes = np.zeros(size, dtype=np.int8)
+    changes[_decode_gaps(size, runs, section[_COUNT.size :])] = 1
+    positions = np.flatnonzero(np.cumsum(changes, dtype=np.int32) % 2)
+    if len(positions) != count:
+        raise FrameError(f"Frame refused: its runs do not mark {count} of {size} entries.")
     return positions.astype(np.int32)
 
 

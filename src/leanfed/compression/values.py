@@ -47,7 +47,7 @@ def _pack_float16(values: Floats) -> bytes:
         return values.astype("<f2").tobytes()
 
 
-MASK = 0  # the code of a frame without values
+MASK, BITS = 0, 4  # the codes of frames without values: positions of the set bits; or positions, and a bit for each
 VALUE_TYPES = {
     "float32": ValueType(1, 4, lambda v: v.astype("<f4", copy=False).tobytes(), _unpack_as("<f4")),
     "float16": ValueType(2, 2, _pack_float16, _unpack_as("<f2")),

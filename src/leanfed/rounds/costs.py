@@ -152,7 +152,7 @@ class Accountant:
             computed_share=computed_share(self.world, self.settings, plan.r),
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
-            download_bits=float(dense_bits(split.shared_size, value_bits=self.settings.value_bits)) + beside
+            download_bits=float(dense_bits(self.world.vector_size, value_bits=self.settings.value_bits)) + beside
             if plan.participants
             else 0.0,
         )
@@ -205,7 +205,9 @@ def computed_share(world: World, radio: RadioSettings, r: Floats) -> Floats:
     if radio.computation == "weights" or pruned == split.size:  # all of a model has the same share in either
         kept = cost.computed_share(split.size - pruned, pruned, r)
     else:
-        kept = np.asarray(1.0 - (1.0 - r) * (work.head if pruned else 0.0))
+        by_layer = bool(world.algorithm.pruned_layers(split))
+        of_pruned = world.pruned_operations if by_layer else work.head if pruned else 0.0
+        kept = np.asarray(1.0 - (1.0 - r) * of_pruned)
     return np.asarray(kept + r * more * work.further)
 
 

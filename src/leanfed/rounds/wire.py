@@ -6,25 +6,42 @@ import numpy as np
 import torch
 
 from leanfed.algorithms.uploads import Upload
-from leanfed.compression.codec import decode, decode_mask, encode, encode_mask
+from leanfed.compression.codec import (
+    decode,
+    decode_bits,
+    decode_mask,
+    encode,
+    encode_bits,
+    encode_mask,
+    holds_bits,
+)
 
 
 def to_frame(upload: Upload, dtype: str) -> bytes:
     """The frame that a client sends; `dtype` is the type of its values on the wire, unused for a mask."""
-    if upload.values.dtype == torch.bool:
-        return encode_mask(upload.values.numpy())
     positions = None if upload.positions is None else upload.positions.numpy()
+    if upload.values.dtype == torch.bool:
+        bits = upload.values.numpy()
+        return encode_mask(bits) if positions is None else encode_bits(upload.size, positions, bits)
     return encode(upload.size, positions, upload.values.numpy(), dtype)
 
 
 def from_frame(frame: bytes, *, max_size: int, mask: bool = False) -> Upload:
     """The upload in a frame of at most `max_size` entries; raises `FrameError` for an invalid one."""
     if mask:
-        bits = decode_mask(frame, max_size=max_size)
-        return Upload(len(bits), torch.from_numpy(bits))
+        return _mask_in(frame, max_size)
     read = decode(frame, max_size=max_size)
     places = None if read.positions is None else torch.from_numpy(read.positions.astype(np.int64))
     return Upload(read.size, torch.from_numpy(read.values), places)
+
+
+def _mask_in(frame: bytes, max_size: int) -> Upload:
+    if holds_bits(frame, max_size=max_size):
+        size, positions, some = decode_bits(frame, max_size=max_size)
+        where = None if positions is None else torch.from_numpy(positions.astype(np.int64))
+        return Upload(size, torch.from_numpy(some), where)
+    bits = decode_mask(frame, max_size=max_size)
+    return Upload(len(bits), torch.from_numpy(bits))
 
 
 def through_wire(upload: Upload, dtype: str) -> tuple[Upload, int]:

@@ -22,7 +22,7 @@ from leanfed.rounds.exchange import STATISTICS
 from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.selection import Moment, Participation, select
 from leanfed.streams import stream
-from leanfed.tasks.chain import Chain, tail_share
+from leanfed.tasks.chain import Chain, stage_share, tail_share
 from leanfed.tasks.models import MODELS
 from leanfed.tasks.split import FlatModel, Split
 from leanfed.tasks.task import Task, draw_rows
@@ -64,7 +64,12 @@ class World:
     @cached_property
     def private_size(self) -> int:
         """Values in a client's private part: weights, or the scores of a method that trains masks."""
-        return len(self.algorithm.start_client(self.task, 0).private)
+        return self.algorithm.private_size(self.split)
+
+    @cached_property
+    def vector_size(self) -> int:
+        """Entries of the server's vector and of an upload."""
+        return self.algorithm.vector_size(self.split)
 
     @cached_property
     def holds(self) -> dict[str, int]:
@@ -92,6 +97,18 @@ class World:
         if not isinstance(model, Chain) or shape is None:
             return 1.0
         return tail_share(model, self.split.private, shape)
+
+    @cached_property
+    def pruned_operations(self) -> float:
+        """Multiply-adds of the layers whose rows the method prunes, as a share of the whole model's.
+
+        For a model that cannot be cut it is their share of the weights.
+        """
+        names, shape = self.algorithm.pruned_layers(self.split), MODELS[self.task.settings.model].input_shape
+        model = self.task.new_model("base")
+        if not isinstance(model, Chain) or shape is None:
+            return self.algorithm.prunable(self.split) / self.split.size
+        return stage_share(model, names, shape)
 
     def new_clients(self) -> ClientStore:
         """The clients before their first round."""

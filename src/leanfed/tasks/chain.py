@@ -54,6 +54,13 @@ def tail_share(model: Chain, private: Collection[str], shape: tuple[int, ...]) -
     return sum(counts[len(cut_at(model, private)[0]) :]) / sum(counts)
 
 
+def stage_share(model: Chain, names: Collection[str], shape: tuple[int, ...]) -> float:
+    """Multiply-adds of the stages that own these parameters, as a share of the whole model's."""
+    counts, stages = multiply_adds(model, shape), model.stages()
+    owning = [any(name.startswith(f"{stage}.") for name in names) for stage in stages]
+    return sum(count for count, own in zip(counts, owning, strict=True) if own) / sum(counts)
+
+
 def multiply_adds(model: Chain, shape: tuple[int, ...]) -> list[int]:
     """Multiply-adds of the convolutions and linear layers in each stage, for the forward pass of one sample."""
     counts: list[int] = []

@@ -14,7 +14,6 @@ from torch.nn import functional
 from leanfed.algorithms.base import Algorithm, descend, per_client
 from leanfed.algorithms.contract import ClientState, Cohort, ServerState, Training
 from leanfed.algorithms.fedavg import FedAvg, FedAvgP, FedAvgS
-from leanfed.algorithms.fedmask import FedMask, frozen_weights
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.algorithms.learner import FlatLearner
@@ -269,56 +268,3 @@ def test_a_rate_is_one_number_or_one_per_client(rates: float | Sequence[float]) 
 def test_rates_for_other_clients_are_refused() -> None:
     with pytest.raises(SettingsError, match="algorithm.k lists 2 rates for 3 clients"):
         per_client([0.1, 0.2], 3, "algorithm.k")
-
-
-def test_fedmask_masks_all_weight_matrices_behind_the_first_layer(world_of: WorldOf) -> None:
-    split = world_of(FedMask()).split
-    assert list(split.shared) == ["conv2.weight", "conv3.weight", "fc1.weight", "fc2.weight"]
-    assert split.shared_size == 2_400 + 48_000 + 10_080 + 840
-
-
-def test_fedmask_freezes_signed_constants(world_of: WorldOf) -> None:
-    learner = world_of(FedMask()).new_learner()
-    frozen = frozen_weights(learner.split, learner.initial)
-    assert frozen[:2400].abs().unique().tolist() == pytest.approx([(2 / (0.5 * 6 * 25)) ** 0.5])
-    assert torch.equal(torch.sign(frozen[:2400]), torch.sign(learner.initial[:2400]))
-
-
-def test_a_masked_weight_is_used_where_its_score_is_positive() -> None:
-    learner, scores = tiny_masks(), torch.tensor([[0.1, -0.1, 0.2, -0.3]])
-    frozen = frozen_weights(learner.split, learner.initial)
-    weights = FedMask().personal_weights(ServerState(torch.zeros(4)), scores, learner)
-    assert weights.shared.tolist() == [[frozen[0], 0.0, frozen[2], 0.0]]
-    assert torch.equal(weights.private[0], frozen[4:])
-
-
-def test_the_score_gradient_goes_straight_through_the_threshold() -> None:
-    learner, start = tiny_masks(), torch.tensor([0.3, -0.8, 0.1, 0.4])
-    frozen, scores = frozen_weights(learner.split, learner.initial), start.clone().requires_grad_()
-    soft = torch.sigmoid(scores)
-    hard = (soft > 0.5).float() + soft - soft.detach()  # forward: the bit; backward: the sigmoid
-    first, bias = frozen[4:8].reshape(2, 2), frozen[8:]
-    functional.cross_entropy((INPUTS @ first.T + bias) @ (frozen[:4] * hard).reshape(2, 2).T, LABELS).backward()
-    batches, one = [Batch(INPUTS, LABELS).alone()], np.ones(1)
-    cohort = Cohort((0,), 0, 0, Training(learning_rate=ETA), one, one, start.unsqueeze(0), {}, batches, 1)
-    update = FedMask(score_rate=2.0).client_update(torch.full((4,), 0.5), cohort, learner)
-    assert close(update.private[0], start - 2.0 * ETA * scores.grad)
-
-
-def tiny_masks() -> FlatLearner:
-    """The tiny model laid out for FedMask: the second layer's four weights are masked."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
-    return FlatLearner(FlatModel(model, FedMask().divide(split_after(model, "0"))))
-
-
-def test_the_server_of_fedmask_sends_mean_bits() -> None:
-    uploads = [Upload(3, torch.tensor([True, True, False])), Upload(3, torch.tensor([True, False, False]))]
-    mean = WeightedMean().combine(3, np.array([0.75, 0.25]), uploads)
-    assert mean.tolist() == pytest.approx([1.0, 0.75, 0.0])
-    assert torch.equal(FedMask().step(ServerState(torch.zeros(3)), mean, Training(), 0).shared, mean)
-
-
-def test_a_client_of_fedmask_adopts_the_mean_only_where_it_uses_the_entry() -> None:
-    own = torch.tensor([0.4, 0.4, -0.2])
-    adopted = FedMask(confidence=0.9).adopted(torch.tensor([0.6, 1.0, 0.9]), own)
-    assert adopted.tolist() == pytest.approx([np.log(0.6 / 0.4), np.log(0.9 / 0.1), -0.2], rel=1e-5)

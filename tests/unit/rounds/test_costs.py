@@ -44,7 +44,7 @@ def bill(world: World, **radio: object) -> tuple[RoundBill, Ints]:
         ("fedavg", 32 * D),
         ("fedper", 32 * D_BASE),
         ("lg-fedavg", 32 * D_HEAD),
-        ("fedmask", 2_400 + 48_000 + 10_080 + 840),
+        ("fedmask", (2_400 + 48_000 + 10_080) / 2 + 840 + 230),
         ("fedavg-s", 32 * 3_085 + float(position_bits(D, 3_085))),
         ("fedavg-p", 32 * 30_853 + float(position_bits(D, 30_853))),
         ("flpdsp", 32 * 37_512 + float(position_bits(D_BASE, 37_512))),
@@ -56,7 +56,13 @@ def test_each_method_pays_for_what_it_sends(name: str, bits: float, world_of: Wo
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("fedavg", 1.0), ("fedavg-p", 0.5), ("flpdsp", (D_BASE + 0.82 * D_HEAD) / D)]
+    ("name", "share"),
+    [
+        ("fedavg", 1.0),
+        ("fedavg-p", 0.5),
+        ("flpdsp", (D_BASE + 0.82 * D_HEAD) / D),
+        ("fedmask", 1 - 0.5 * (2_400 + 48_000 + 10_080) / D),  # half of the rows of conv2, conv3 and fc1
+    ],
 )
 def test_computation_follows_the_weights_and_the_samples(name: str, share: float, world_of: WorldOf) -> None:
     cost = bill(world_of(ALGORITHMS[name](), local_steps=2), cycles_per_sample=1e6)[0].cost
@@ -67,6 +73,12 @@ def test_the_share_that_flpdsp_reports_is_the_fraction_of_eq_12(world_of: WorldO
     r = np.linspace(0.0, 1.0, 7)
     shares = computed_share(world_of(Flpdsp()), RadioSettings(), r)
     assert shares.tolist() == wireless_cost.computed_share(D_BASE, D_HEAD, r).tolist()
+
+
+def test_rows_are_charged_by_the_operations_of_their_layers(world_of: WorldOf) -> None:
+    world, radio = world_of(ALGORITHMS["fedmask"]()), RadioSettings(computation="operations")
+    of_rows = 100 * 2_400 + 48_000 + 10_080  # conv2 has 10 x 10 outputs a channel, conv3 one
+    assert computed_share(world, radio, np.array([1.0, 0.5])) == pytest.approx([1.0, 1 - 0.5 * of_rows / OPERATIONS])
 
 
 OPERATIONS, HEAD_OPERATIONS = 416_520, 120 * 84 + 84 * 10  # multiply-adds of LeNet-5 on one picture; 10,920 in its head

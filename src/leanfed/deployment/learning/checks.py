@@ -30,8 +30,8 @@ class Expected:
 
     @property
     def most_bytes(self) -> int:
-        """Upper bound of a valid frame: header, one bit per entry, every value."""
-        values = 0 if self.mask else self.entries * self.value_bytes
+        """Upper bound of a valid frame: header, one bit per entry, every value or its bit."""
+        values = bitmap_bytes(self.entries) if self.mask else self.entries * self.value_bytes
         return OVERHEAD_BYTES + bitmap_bytes(self.size) + values
 
 

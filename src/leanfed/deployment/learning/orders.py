@@ -46,7 +46,7 @@ def make_orders(
             share=share,
         )
         mask = world.algorithm.upload_form == "mask"
-        size = world.split.shared_size
+        size = world.vector_size
         most = most_samples(world, member)
         expected.append(Expected(order, size, entries, mask, value_bits // 8, member.last_frame, most))
     return expected

@@ -143,7 +143,7 @@ def _test(bench: Bench, shared: Tensor, state: ClientState, client: int) -> tupl
 
 def _read_base(frame: bytes, bench: Bench) -> Tensor:
     """The shared part, checked to be dense and of the right size."""
-    size = bench.world.split.shared_size
+    size = bench.world.vector_size
     base = from_frame(frame, max_size=size)
     if base.size != size or base.positions is not None:
         raise MessageError("wrong-size", f"the base has {base.entries} of {base.size} entries, the model {size}")

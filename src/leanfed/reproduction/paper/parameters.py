@@ -8,6 +8,8 @@ from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Measured
 from leanfed.reproduction.judging import Bound, Every, key_of
 from leanfed.reproduction.paper.protocol import CONFIGS
 from leanfed.runs.settings import Settings
+from leanfed.wireless.cost import BASE_STATION_POWER_W
+from leanfed.wireless.units import w_to_dbm
 
 PAPER = {
     "path loss at 1 km (dB)": 128.1,
@@ -17,6 +19,7 @@ PAPER = {
     "highest CPU frequency (GHz)": 3.0,
     "lowest power (dBm)": 20.0,
     "highest power (dBm)": 28.0,
+    "base station's power (dBm)": 33.0,
     "noise (dBm/Hz)": -174.0,
     "bandwidth (MHz)": 10.0,
     "devices": 100.0,
@@ -36,6 +39,7 @@ def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         fleet.cpu_hz[0] / 1e9,
         fleet.cpu_hz[1] / 1e9,
         *fleet.power_dbm,
+        round(float(w_to_dbm(BASE_STATION_POWER_W)), 9),
         fleet.noise_dbm_per_hz,
         band / 1e6,
         float(settings.task.partition.clients),
@@ -58,7 +62,7 @@ ENTRIES.add(
         claims=(
             Claim(
                 "radio, devices and batch size are the paper's",
-                "path loss, radius, CPU, power, noise, bandwidth, N, batch size",
+                "path loss, radius, CPU, powers, noise, bandwidth, N, batch size",
                 Every(tuple(_same(name, value) for name, value in PAPER.items())),
             ),
             Claim(
