@@ -21,6 +21,7 @@ from leanfed.cli.reproduce import reproduce
 from leanfed.cli.run import resume, run
 from leanfed.cli.schema import schema
 from leanfed.cli.serve import serve
+from leanfed.cli.study import study
 from leanfed.errors import LeanfedError
 
 app = typer.Typer(
@@ -29,7 +30,7 @@ app = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, run, resume, compare, reproduce, report, serve, plan, data, schema):  # in the order of --help
+for verb in (demo, run, resume, compare, study, reproduce, report, serve, plan, data, schema):  # in the order of --help
     app.command(cls=PlanCommand if verb is plan else None)(verb)
 app.add_typer(bench, name="bench")
 app.add_typer(deploy, name="deploy")

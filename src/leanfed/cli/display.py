@@ -18,7 +18,7 @@ from rich.table import Table
 from leanfed.quantities import SCHEMA, costs, guess_of, rises
 
 if TYPE_CHECKING:
-    from leanfed.runs.compare import ComparedRun
+    from leanfed.runs.compare import ComparedGroup, ComparedRun
 
 WIDEST = 100_000  # letters of a line that is not for a terminal
 screen = Console()
@@ -75,7 +75,7 @@ def show_comparison(
 ) -> None:
     """The tables and the picture of several runs; the brief picture has accuracy over rounds and seconds only."""
     from leanfed.results import find_runs
-    from leanfed.runs.compare import draw_comparison, ends_at_equal_cost, read_runs
+    from leanfed.runs.compare import draw_comparison, ends_at_equal_cost, grouped, read_runs
 
     found, left_out = read_runs(find_runs(list(folders)))
     # Best first: in the tables, and in the order of the colours.
@@ -87,8 +87,12 @@ def show_comparison(
     if as_json:
         made = {"picture": str(picture), **({"page": str(page)} if page else {}), "left_out": left_out}
         rows = [run.row(targets) for run in runs]
-        typer.echo(json.dumps({"runs": rows, "at_equal_cost": ends_at_equal_cost(runs), **made}))
+        groups = [group.row() for group in grouped(runs)]
+        typer.echo(json.dumps({"runs": rows, "groups": groups, "at_equal_cost": ends_at_equal_cost(runs), **made}))
         return
+    groups = grouped(runs)
+    if len(groups) < len(runs):
+        show_table(_seeds_table(groups))
     show_table(_score_table(runs))
     for target in targets:
         show_table(_target_table(runs, target))
@@ -97,6 +101,23 @@ def show_comparison(
         screen.print(f"page:    {page}", highlight=False, soft_wrap=True)
     if len(folders) == 1:
         screen.print(f"runs:    {folders[0]}", highlight=False, soft_wrap=True)
+
+
+def _seeds_table(groups: Sequence[ComparedGroup]) -> Table:
+    """Means over seeds with their ranges, as the page has them."""
+    main = groups[0].runs[0].main
+    names = (main, "worst_decile", guess_of(main))
+    table = Table(
+        "experiment", "seeds", *(SCHEMA[name].label for name in names), title="means over seeds (lowest to highest)"
+    )
+    for group in groups:
+        cells = []
+        for name in names:
+            values = group.final(name)
+            ends = f" ({min(values):.4f} to {max(values):.4f})" if len(values) > 1 else ""
+            cells.append(f"{sum(values) / len(values):.4f}{ends}" if values else "-")
+        table.add_row(escape(group.name), str(len(group.runs)), *cells)
+    return table
 
 
 def _score_table(runs: Sequence[ComparedRun]) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from leanfed.cli.display import notices, show_estimate
+from leanfed.cli.display import notices, show_comparison, show_estimate
 from leanfed.cli.display_run import round_progress, show_summary
 from leanfed.cli.options import DataDir, Import, Json, import_all
 from leanfed.errors import InputError
@@ -31,6 +31,10 @@ def run(
         typer.Option("--set", help="Change one setting, for example --set training.learning_rate=0.05"),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Overrides the seed of the settings.")] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Several seeds, such as 0,1,2 or 0-9: one run each, in OUT/seed-N; then their table."),
+    ] = None,
     data_dir: DataDir = None,
     imports: Import = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would run, how long and how big; train nothing.")] = False,
@@ -41,6 +45,7 @@ def run(
     Example: leanfed run experiment.toml --out runs/first
     """
     from leanfed.runs.build import run as run_settings
+    from leanfed.runs.study import seeds_of
 
     import_all(imports)
     settings, text = _read_settings(config, change or [], seed)
@@ -53,9 +58,33 @@ def run(
         raise InputError("A run needs a folder to write to. Add --out DIR, for example --out runs/first.")
     for note in settings.notes():
         _note(note)
+    if seeds is not None:
+        _run_seeds(settings, out, seeds_of(seeds), data_dir, text, as_json)
+        return
     with round_progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
         done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen)
     show_summary(done.summary, out, as_json)
+
+
+def _run_seeds(
+    settings: Settings, out: Path, seeds: Sequence[int], data_dir: Path | None, text: str | None, as_json: bool
+) -> None:
+    """One run for each seed, then their comparison; one that is finished is kept, one that was stopped goes on."""
+    from leanfed.results import RunFolder
+    from leanfed.runs.build import resume as resume_run
+    from leanfed.runs.build import run as run_settings
+
+    for seed in seeds:
+        wanted, folder = settings.model_copy(update={"seed": seed}), out / f"seed-{seed}"
+        with round_progress(f"{settings.name}, seed {seed}", settings.rounds, folder, quiet=as_json) as listen:
+            if not RunFolder(folder).settings.is_file():
+                run_settings(wanted, folder, data_dir=data_dir, given=text, listen=listen)
+                continue
+            kept = RunFolder(folder).read_settings()
+            if {**kept, "run": None} != {**wanted.resolved(), "run": None}:
+                raise InputError(f"{folder} holds a run of other settings. Choose another --out, or remove it.")
+            resume_run(folder, data_dir=data_dir, listen=listen, notify=_note)
+    show_comparison([out], out / "comparison.png", None, as_json)
 
 
 def resume(

@@ -17,6 +17,8 @@ from typing import Any, Final, Literal, final, get_args
 
 from typing_extensions import override
 
+from leanfed.runs.statistics import T_975
+
 Labels = Mapping[str, str]
 Values = Mapping[int, float | None]
 SHOWN, REASONS = 8, 3  # parts of a claim that are shown one by one, and reasons of those that fail
@@ -24,7 +26,6 @@ Outcome = Literal["holds", "within", "better", "worse", "fails", "not judged"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 GOOD: Final = ("holds", "within", "better")  # what the claim says is so, or more than so
 BAD: Final = ("worse", "fails")
-T_975: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # Student's t by degrees of freedom
 
 
 def key_of(labels: Labels) -> tuple[tuple[str, str], ...]:

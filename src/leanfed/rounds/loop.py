@@ -14,6 +14,7 @@ import polars as pl
 from leanfed.algorithms.contract import ServerState
 from leanfed.quantities import type_of
 from leanfed.records import Floats, RoundPlan
+from leanfed.rounds.budget import Budget
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import Engine, RoundOutcome, empty_outcome, released
@@ -44,6 +45,7 @@ class RoundRecord:
     evaluations: pl.DataFrame  # one row per client if the round was evaluated, else none
     planned: Planned
     seconds: dict[str, float]  # wall-clock time by stage (train, test); not part of the result
+    ends: bool = False  # whether it is the last one: of all rounds, or of what the run may spend
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -66,8 +68,9 @@ def play(
     rounds: int,
     evaluation: EvaluationSettings,
     theory: TheorySettings,
+    budget: Budget | None = None,
 ) -> Iterator[RoundRecord]:
-    """Run the remaining rounds, yielding a record after each."""
+    """Run the remaining rounds, yielding a record after each; the round that reaches the budget is the last."""
     prober = Prober(theory, world, engine.learner)
     for number in range(progress.round, rounds):
         planned = planner.plan(number)
@@ -80,10 +83,12 @@ def play(
             outcome = empty_outcome(_without_participants(world, progress.server, number))
         trained = time.perf_counter()
         progress = Progress(number + 1, outcome.server, progress.clients)
-        due = (number + 1) % evaluation.every == 0 or number + 1 == rounds
-        tested = engine.evaluate(progress.server, progress.clients) if due else None
-        seconds = {"train": trained - began, "test": time.perf_counter() - trained}
         bill = accountant.bill(plan, outcome)
+        ends = number + 1 == rounds or (budget is not None and budget.spend(bill.round_row()))
+        testing = time.perf_counter()
+        due = (number + 1) % evaluation.every == 0 or ends
+        tested = engine.evaluate(progress.server, progress.clients) if due else None
+        seconds = {"train": trained - began, "test": time.perf_counter() - testing}
         row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed, **spent(world, number + 1)}
         planner.observe(row)
         columns = {**client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
@@ -95,7 +100,10 @@ def play(
             evaluations=typed_frame(evaluation_columns(number, tested)),
             planned=planned,
             seconds=seconds,
+            ends=ends,
         )
+        if ends:
+            return
 
 
 def _without_participants(world: World, server: ServerState, number: int) -> ServerState:

@@ -37,6 +37,7 @@ from leanfed.results import (
     write_table,
 )
 from leanfed.rounds.adversary import flipped
+from leanfed.rounds.budget import Budget
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import Engine
@@ -313,6 +314,7 @@ def _rounds(
         rounds=settings.rounds,
         evaluation=settings.evaluation,
         theory=settings.theory,
+        budget=budget_of(settings, earlier),
     )
     return _watched(records, settings.training, [] if earlier is None else earlier["train_loss"].drop_nulls().to_list())
 
@@ -343,7 +345,7 @@ def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
             rounds.append(record.rounds)
             clients.append(record.clients)
             listen(record)
-            if arrived(settings, record.rounds):
+            if record.ends or arrived(settings, record.rounds):
                 break
     table = _with_theory(settings, pl.concat(rounds))
     return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
@@ -356,7 +358,8 @@ def _play_in_folder(
     settings, world = experiment.settings, experiment.world
     checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
     progress = _load(checkpoints, experiment, folder, notify)
-    if progress.round and arrived(settings, checkpoints.tables()["rounds"]):
+    done = checkpoints.tables()["rounds"] if progress.round else None
+    if done is not None and (arrived(settings, done) or budget_of(settings, done).reached):
         return finish_folder(settings, world, folder, checkpoints.tables(), progress)
     rows: list[dict[str, pl.DataFrame]] = []
     clock = time.perf_counter()
@@ -367,7 +370,7 @@ def _play_in_folder(
         for record in _rounds(experiment, engine, progress, earlier):
             progress = record.progress
             rows.append(record.tables)
-            last = progress.round == settings.rounds or arrived(settings, record.rounds)
+            last = record.ends or arrived(settings, record.rounds)
             if last or progress.round % settings.run.checkpoint_every == 0:
                 checkpoints.save(progress, {name: joined(each[name] for each in rows) for name in TABLES})
                 rows = []
@@ -417,6 +420,14 @@ def _log_round(folder: RunFolder, record: RoundRecord, total_s: float) -> None:
         **({"mae": record.row["mae"]} if record.row.get("mae") is not None else {}),
         seconds={name: round(value, 5) for name, value in seconds.items()},
     )
+
+
+def budget_of(settings: Settings, earlier: pl.DataFrame | None) -> Budget:
+    """What a run may spend, less what its earlier rounds have spent."""
+    budget = Budget(settings.run.limits())
+    for row in () if earlier is None else earlier.iter_rows(named=True):
+        budget.spend(row)
+    return budget
 
 
 def arrived(settings: Settings, rounds: pl.DataFrame) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,9 @@ from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.errors import LeanfedError, StorageError
 from leanfed.quantities import MAIN, SCHEMA, Cost, Quantity, costs, guess_of, main_score, rises, scores
 from leanfed.results import RunFolder
+from leanfed.runs.statistics import Spread
+
+NOT_THE_EXPERIMENT = ("name", "seed", "run")  # settings in which runs of one experiment may differ
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class ComparedRun:
     )
     f1: list[float] = field(default_factory=list)  # pooled over clients; empty where there are more than two classes
     further: dict[str, list[float]] = field(default_factory=dict)  # mae, rmse, perplexity, where a task has them
+    experiment: str = ""  # the same for runs that differ in their seeds only; empty: the run stands for itself
+    seed: int | None = None
 
     @property
     def main(self) -> str:
@@ -78,6 +84,43 @@ class ComparedRun:
         }
 
 
+@dataclass(frozen=True)
+class ComparedGroup:
+    """Runs of one experiment with different seeds, or a single run."""
+
+    runs: tuple[ComparedRun, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the first run; runs of a group have the same one unless their names tell the seeds."""
+        return self.runs[0].name
+
+    def final(self, name: str) -> list[float]:
+        """Every seed's last value of a score, or of the best constant guess."""
+        if name == guess_of(self.runs[0].main):
+            return [run.majority_guess for run in self.runs if not math.isnan(run.majority_guess)]
+        return [run.score(name)[-1] for run in self.runs if run.score(name)]
+
+    def row(self) -> dict[str, object]:
+        """Mean, deviation and 95 % interval of the main score over seeds, and the costs at the end."""
+        main = self.runs[0].main
+        spread = Spread.of(self.final(main))
+        seeded = {"deviation": spread.deviation, "half_interval_95": spread.half} if spread.count > 1 else {}
+        return {"name": self.name, "seeds": [run.seed for run in self.runs], main: {"mean": spread.mean, **seeded}}
+
+
+def grouped(runs: Sequence[ComparedRun]) -> list[ComparedGroup]:
+    """Runs that differ in their seeds only, together; in the order of their first ones. A seed comes once."""
+    groups: dict[str, list[ComparedRun]] = {}
+    for place, run in enumerate(runs):
+        members = groups.setdefault(run.experiment or f"run {place}", [])
+        if run.seed in {other.seed for other in members}:
+            groups[f"{run.experiment} {place}"] = [run]
+        else:
+            members.append(run)
+    return [ComparedGroup(tuple(members)) for members in groups.values()]
+
+
 def ends_at_equal_cost(runs: Sequence[ComparedRun]) -> dict[str, dict[str, object]]:
     """By axis: the cost at which the first of the runs ends, and every run's score there.
 
@@ -99,6 +142,8 @@ def read_run(folder: RunFolder) -> ComparedRun:
     """The evaluated rounds of one folder, finished or not."""
     settings = folder.read_settings()
     found = compared(settings["name"], settings["algorithm"]["name"], folder.read_table("rounds"))
+    content = {key: value for key, value in settings.items() if key not in NOT_THE_EXPERIMENT}
+    found = replace(found, experiment=json.dumps(content, sort_keys=True), seed=settings.get("seed"))
     if not found.judged:
         raise StorageError(f"{folder.path} has no evaluated round yet. Let it run on, or lower evaluation.every.")
     return found

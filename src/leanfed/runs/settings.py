@@ -62,8 +62,19 @@ class RunSettings(Section):
     """Worker threads; the result does not depend on them."""
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
     """End the run at the first evaluation that reaches this accuracy; None: all rounds."""
+    stop_at_seconds: float | None = Field(default=None, gt=0)
+    """End the run with the round that reaches so many simulated seconds, and evaluate it; None: all rounds."""
+    stop_at_joules: float | None = Field(default=None, gt=0)
+    """The same for the energy of all clients."""
+    stop_at_bits: float | None = Field(default=None, gt=0)
+    """The same for the uploads of all clients."""
     keep_weights: bool = True
     """Write the final weights of the server and of every client; with many large heads they take gigabytes."""
+
+    def limits(self) -> dict[str, float]:
+        """What the run may spend, by column of the rounds table."""
+        stops = {"latency_s": self.stop_at_seconds, "energy_j": self.stop_at_joules, "upload_bits": self.stop_at_bits}
+        return {column: limit for column, limit in stops.items() if limit is not None}
 
 
 NAMED: Final[Mapping[str, Registry[Any]]] = {"algorithm": ALGORITHMS, "aggregation": AGGREGATIONS}

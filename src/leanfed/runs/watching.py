@@ -30,7 +30,8 @@ def round_bar(name: str, rounds: int, done: int = 0) -> Iterator[Listener]:
     notebook = "ipykernel" in sys.modules
     console = Console(force_jupyter=True) if notebook else Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=not notebook) as bar:
+    fleeting = console.is_terminal and not notebook
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=fleeting) as bar:
         item = bar.add_task(escape(name), total=rounds, completed=done, note="")
 
         def listen(record: RoundRecord) -> None:

@@ -18,6 +18,7 @@ from leanfed.errors import LeanfedError
 from leanfed.results import RunFolder
 from leanfed.runs.build import resume, run
 from leanfed.runs.settings import Settings
+from leanfed.tasks.user_data import import_file
 
 Work = tuple[Settings, Path]
 Tell = Callable[[], None]  # called after every round
@@ -34,9 +35,18 @@ def carry_out(settings: Settings, folder: Path, data_dir: Path | None, tell: Tel
 
 
 def carry_out_all(
-    work: Sequence[Work], *, processes: int, data_dir: Path | None, tell: Tell, done: Callable[[Path], None]
+    work: Sequence[Work],
+    *,
+    processes: int,
+    data_dir: Path | None,
+    tell: Tell,
+    done: Callable[[Path], None],
+    imports: Sequence[Path] = (),
 ) -> list[str]:
-    """All runs, several at a time; returns what went wrong with those that could not be carried out."""
+    """All runs, several at a time; returns what went wrong with those that could not be carried out.
+
+    `imports` are the user's own files, which register what settings name; this process has run them already.
+    """
     if processes == 1 or len(work) == 1:
         return _one_after_another(work, data_dir, tell, done)
     context = multiprocessing.get_context("spawn")
@@ -44,7 +54,11 @@ def carry_out_all(
     for settings, folder in work:
         tasks.put(json.dumps([settings.resolved(), str(folder)]))
     workers = [
-        context.Process(target=_work, args=(tasks, messages, None if data_dir is None else str(data_dir)), daemon=True)
+        context.Process(
+            target=_work,
+            args=(tasks, messages, None if data_dir is None else str(data_dir), [str(file) for file in imports]),
+            daemon=True,
+        )
         for _ in range(min(processes, len(work)))
     ]
     for worker in workers:
@@ -96,10 +110,12 @@ def _follow(workers: Sequence[Any], messages: Any, left: int, tell: Tell, done: 
     return failures
 
 
-def _work(tasks: Any, messages: Any, data_dir: str | None) -> None:
+def _work(tasks: Any, messages: Any, data_dir: str | None, imports: Sequence[str]) -> None:
     """What a worker process does: take a run, carry it out, report, until there is none left."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     where = None if data_dir is None else Path(data_dir)
+    for file in imports:
+        import_file(file)
     while task := tasks.get():
         values, folder = json.loads(task)
         settings = Settings.from_values(values)

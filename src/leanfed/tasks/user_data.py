@@ -52,7 +52,7 @@ class Format:
 
 
 def add_model(
-    name: str, build: Callable[[int], nn.Module], *, split: str, input_shape: tuple[int, ...] | None = None
+    name: str, build: Callable[[int], nn.Module], *, split: str = "", input_shape: tuple[int, ...] | None = None
 ) -> None:
     """Register a model: `build(outputs)` makes it, `split` is the last layer of the shared base.
 

@@ -27,7 +27,7 @@ from leanfed.deployment.learning.orders import make_orders
 from leanfed.deployment.learning.planning import FleetPlanner, far_world
 from leanfed.deployment.learning.reported_fleet import DeviceReport
 from leanfed.deployment.learning.screen import Screen, capped
-from leanfed.errors import LeanfedError
+from leanfed.errors import LeanfedError, SettingsError
 from leanfed.records import RoundPlan
 from leanfed.results import RunFolder, joined
 from leanfed.rounds.aggregation import stepped
@@ -69,6 +69,11 @@ class FleetServer:
         self.run_name = run
         self.clock = clock or Clock()
         self.post = Post(grid, self.clock)
+        if limits := settings.run.limits():
+            raise SettingsError(
+                f"A fleet ends after its rounds or at an accuracy, not at a limit of {', '.join(limits)}. Leave out "
+                "run.stop_at_seconds, stop_at_joules and stop_at_bits."
+            )
         audit = Audit(Path(config.audit) if config.audit else folder.path / "audit.jsonl")
         bound = Bindings(Path(config.bindings) if config.bindings else None, config.max_samples)
         self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.counted(), bound)
