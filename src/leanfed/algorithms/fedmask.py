@@ -208,7 +208,7 @@ def frozen_weights(split: Split, initial: Tensor, scale: Literal["he", "initial"
     fixed seed and scaled down, so that the adapter starts as a small change of the frozen model.
     """
     parts, shapes = [], list(split.shapes.values())
-    for shape, part in zip(shapes, initial.split([math.prod(shape) for shape in shapes]), strict=True):
+    for shape, part in zip(shapes, torch.split(initial, [math.prod(shape) for shape in shapes]), strict=True):
         he = math.sqrt(2 / math.prod(shape[1:]))
         if len(shape) == 1:
             parts.append(part)

@@ -77,7 +77,7 @@ class RowStructure:
         """(rows,) flags of the rows with the largest mean scores in each matrix; ties to lower rows."""
         flags, kept = [], self.kept_rows(np.array([r]))[0].tolist()
         sizes = [count * width for count, width in zip(self.counts, self.widths, strict=True)]
-        for part, count, number in zip(scores.split(sizes), self.counts, kept, strict=True):
+        for part, count, number in zip(torch.split(scores, sizes), self.counts, kept, strict=True):
             order = torch.argsort(part.view(count, -1).mean(1), descending=True, stable=True)
             flags.append(torch.zeros(count).index_fill_(0, order[:number], 1.0))
         return torch.cat(flags)

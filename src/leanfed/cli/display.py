@@ -87,8 +87,8 @@ def show_comparison(
     if as_json:
         made = {"picture": str(picture), **({"page": str(page)} if page else {}), "left_out": left_out}
         rows = [run.row(targets) for run in runs]
-        groups = [group.row() for group in grouped(runs)]
-        typer.echo(json.dumps({"runs": rows, "groups": groups, "at_equal_cost": ends_at_equal_cost(runs), **made}))
+        means = [group.row() for group in grouped(runs)]
+        typer.echo(json.dumps({"runs": rows, "groups": means, "at_equal_cost": ends_at_equal_cost(runs), **made}))
         return
     groups = grouped(runs)
     if len(groups) < len(runs):
