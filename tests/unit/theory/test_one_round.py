@@ -103,7 +103,7 @@ class Replay:
         ]
         batches = [next(iter(self.cohort(n, number).batches)) for n in everyone]
         drawn = [self.gradient(at, one.inputs[0], one.labels[0]) for at, one in zip(pruned, batches, strict=True)]
-        mean = sum(g * one[:cut].double() for g, one in zip(gamma, drawn, strict=True))
+        mean = torch.stack([g * one[:cut].double() for g, one in zip(gamma.tolist(), drawn, strict=True)]).sum(0)
         self.server = self.engine.run_round(server, self.clients, world.plan(number)).server
         sent = (server.shared - self.server.shared).double() / world.training.rate(number)  # Eq. (6)
         after = [torch.cat([self.server.shared, self.clients[n].private]) for n in everyone]
