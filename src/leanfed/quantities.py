@@ -111,6 +111,7 @@ COLUMNS: Final = (
     Quantity("k", C, float, "1", "keep rate of the base gradient"),
     Quantity("r", C, float, "1", "keep rate of the head"),
     Quantity("share", C, float, "1", "share of the band"),
+    Quantity("weight", C, float, "1", "weight in the update, where a rule chooses it", since="0.2.0"),
     Quantity("accuracy", R + C + E, float, "1", "accuracy", "none", "last", in_summary=True, score=ACCURACY),
     Quantity("loss", R + C + E, float, "1", "loss", "none", "last", in_summary=True, score=LOSS),
     Quantity("worst_decile", R, float, "1", "worst decile", "none", "last", in_summary=True, score=WORST),
@@ -127,6 +128,7 @@ COLUMNS: Final = (
     Quantity("coded_bits", R + C, float, "bit", "coded bytes on the wire", "sum", "sum"),
     Quantity("download_bits", R, float, "bit", "broadcast", "none", "sum"),
     Quantity("flops", R + C, float, "FLOP", "computation", "sum", "sum", in_summary=True, cost=TFLOPS),
+    Quantity("epsilon", R, float, "1", "privacy spent (epsilon)", "none", "last", in_summary=True, since="0.2.0"),
     # Theorem 1, where it is measured.
     Quantity("gradient_norm_sq", R, float, "1", "squared gradient norm"),
     *(Quantity(f"theory_{name}", R, float, "1", f"{name} of Theorem 1") for name in (

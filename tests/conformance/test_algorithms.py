@@ -135,8 +135,7 @@ def test_an_upload_fits_the_shared_part(name: str, world_of: WorldOf) -> None:
     if upload.positions is not None:
         assert len(upload.positions) == upload.entries
         assert (torch.diff(upload.positions) > 0).all()
-        assert upload.positions.min() >= 0
-        assert upload.positions.max() < upload.size
+        assert ((upload.positions >= 0) & (upload.positions < upload.size)).all()
 
 
 @EVERY
@@ -199,4 +198,4 @@ def test_training_settings_change_the_result(name: str, training: dict[str, floa
     if name == "fedmask" and "learning_rate_decay" not in training:
         pytest.skip("masks have no momentum and no decay")
     plain, changed = play(world_of(ALGORITHMS[name]())), play(world_of(ALGORITHMS[name](), **training))
-    assert not torch.equal(plain[0][-1].server.shared, changed[0][-1].server.shared)
+    assert plain[0][-1].loss.tolist() != changed[0][-1].loss.tolist()

@@ -31,6 +31,11 @@ METHODS = [
     {"name": "fedavg-s"},
     {"name": "fedavg-p"},
     {"name": "fedmask"},
+    {"name": "local"},
+    {"name": "head-only", "head_steps": 2},
+    {"name": "fedrep", "head_steps": 2},
+    {"name": "fedper", "k": 0.1, "head_steps": 3, "sparsify": {"error_feedback": True}},
+    {"name": "lg-fedavg", "k": 0.1, "sparsify": {"error_feedback": True}},
 ]
 OPTIONS = [
     {"prune": {"score": "importance", "head_memory": "keep"}},

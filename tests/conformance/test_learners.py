@@ -33,6 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "sparsify": {"error_feedback": True},
         "prune": {"score": "importance", "masked_gradient": True, "head_memory": "keep"},
     },
+    "fedrep with head steps": {"name": "fedrep", "head_steps": 3, "k": 0.1, "sparsify": {"error_feedback": True}},
     "fedavg-s drawn": {"name": "fedavg-s", "sparsify": {"select": "random", "rescale": True}},
 }
 STEPS = {"one": {"batch_size": 4}, "three": {"batch_size": 4, "local_steps": 3, "momentum": 0.9, "weight_decay": 0.01}}

@@ -1,6 +1,6 @@
 """Federated methods, one file each; importing this package registers them all."""
 
-from leanfed.algorithms import fedavg, fedmask, fedper, flpdsp, lg_fedavg
+from leanfed.algorithms import alone, fedavg, fedmask, fedper, fedrep, flpdsp, lg_fedavg
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
 from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights
 from leanfed.algorithms.uploads import Upload, Uploads
@@ -17,9 +17,11 @@ __all__ = [
     "Upload",
     "Uploads",
     "Weights",
+    "alone",
     "fedavg",
     "fedmask",
     "fedper",
+    "fedrep",
     "flpdsp",
     "lg_fedavg",
 ]

@@ -23,6 +23,21 @@ if TYPE_CHECKING:
 PRIVATE, VELOCITY = "private", "velocity"  # names in a client's state
 
 
+class ServerStep(Section):
+    """How the server moves along a round's mean gradient g: w - scale eta m, with m = average m + (1 - average) cut(g).
+
+    A swing of the accuracy is a single step of the base that is too long; cutting and averaging damp it, and a damped
+    step may be longer.
+    """
+
+    cap: float | None = Field(default=None, gt=0, le=1e9)
+    """The largest norm of a mean gradient; longer ones are cut to it. None: not cut."""
+    average: float = Field(default=0.0, ge=0, lt=1)
+    """Weight of the past in the average that the server follows; 0: the gradient of this round alone."""
+    scale: float = Field(default=1.0, gt=0, le=1_000)
+    """Length of the step in units of the learning rate."""
+
+
 class Training(Section):
     """How a client takes its local steps, the same for every method."""
 
@@ -40,6 +55,8 @@ class Training(Section):
     """Momentum of the server's step on the shared part and of the clients' steps on their private parts."""
     weight_decay: float = Field(default=0.0, ge=0, le=1_000)
     """Added to gradients as weight_decay x weights."""
+    server: ServerStep = Field(default_factory=ServerStep)
+    """The server's step; by default as in Eq. (6)."""
 
     def rate(self, round_number: int) -> float:
         """eta in this round."""

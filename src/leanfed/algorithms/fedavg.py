@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import Literal, final
 
 import numpy as np
-from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRate
-from leanfed.algorithms.contract import Cohort, Learner, ServerState, Training, Updates, Weights
-from leanfed.algorithms.local import Masking, decoupled_update, local_steps
-from leanfed.algorithms.uploads import Dense, sparsified
-from leanfed.compression.sparsify import Sparsification
+from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRate, KeepRates
+from leanfed.algorithms.contract import Cohort, Learner, ServerState, Updates, Weights
+from leanfed.algorithms.decoupled import Decoupled
+from leanfed.algorithms.local import Masking, local_steps
+from leanfed.algorithms.uploads import Dense
 from leanfed.records import Floats, Ints, kept_counts
 from leanfed.tasks.split import Split
 
 
 @final
 @ALGORITHMS.register("fedavg")
-class FedAvg(Algorithm):
+class FedAvg(Decoupled):
     """One shared model; clients upload whole gradients, which the server averages."""
 
     name: Literal["fedavg"] = "fedavg"
@@ -29,44 +28,19 @@ class FedAvg(Algorithm):
     def divide(self, split: Split) -> Split:
         return split.all_shared()
 
-    @override
-    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
-        return decoupled_update(shared, cohort, learner)
-
 
 @final
 @ALGORITHMS.register("fedavg-s")
-class FedAvgS(Algorithm):
+class FedAvgS(Decoupled):
     """FedAvg with global sparsification: clients upload only the largest entries of the whole gradient."""
 
     name: Literal["fedavg-s"] = "fedavg-s"
-    k: KeepRate = 0.05
+    k: KeepRates = 0.05
     """Keep rate of the gradient, as in the paper."""
-    sparsify: Sparsification = Field(default_factory=Sparsification)
-    """How gradient entries are chosen."""
 
     @override
     def divide(self, split: Split) -> Split:
         return split.all_shared()
-
-    @property
-    @override
-    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
-        return "sparse"
-
-    @override
-    def rates(self, clients: int) -> tuple[Floats, Floats]:
-        return np.full(clients, self.k), np.ones(clients)
-
-    @override
-    def holds(self, split: Split, training: Training) -> dict[str, int]:
-        return self.sparsify.holds(split.shared_size)
-
-    @override
-    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
-        run = local_steps(shared, cohort, learner)
-        uploads, memory = sparsified(run.gradient, len(shared), cohort, learner.picks, self.sparsify)
-        return Updates(uploads, run.private, memory, run.loss, run.samples)
 
 
 @final

@@ -10,13 +10,13 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRates, per_client
+from leanfed.algorithms.base import ALGORITHMS, KeepRates, per_client
 from leanfed.algorithms.contract import Cohort, Learner, Training, Updates, Weights
+from leanfed.algorithms.decoupled import WithHead
 from leanfed.algorithms.local import Masking, local_steps
 from leanfed.algorithms.uploads import sparsified
 from leanfed.compression.prune import Pruning
 from leanfed.compression.selection import drawn
-from leanfed.compression.sparsify import Sparsification
 from leanfed.records import Floats, Ints, kept_counts
 from leanfed.streams import stream
 from leanfed.tasks.split import Split
@@ -26,7 +26,7 @@ HEAD_GRADIENT = "head_gradient"  # of the last round, for pruning by importance
 
 @final
 @ALGORITHMS.register("flpdsp")
-class Flpdsp(Algorithm):
+class Flpdsp(WithHead):
     """Algorithm 1: prune the head, compute gradients, send the base's largest entries, update the head."""
 
     name: Literal["flpdsp"] = "flpdsp"
@@ -34,11 +34,6 @@ class Flpdsp(Algorithm):
     """Keep rate of the base gradient; one number, or one per client (the paper's average at 10 MHz)."""
     r: KeepRates = 0.82
     """Keep rate of the head; one number, or one per client (the paper's average at 10 MHz)."""
-    head_steps: int = Field(default=1, ge=1, le=10_000)
-    """Steps of the head on each batch (Algorithm 1 takes one). Only the first computes the base's gradient; the others
-    reuse the base's features."""
-    sparsify: Sparsification = Field(default_factory=Sparsification)
-    """How gradient entries are chosen."""
     prune: Pruning = Field(default_factory=Pruning)
     """How heads are pruned."""
 
@@ -55,11 +50,6 @@ class Flpdsp(Algorithm):
     def upload_form(self) -> Literal["dense", "sparse", "mask"]:
         return "sparse"
 
-    @property
-    @override
-    def steps_of_head(self) -> int:
-        return self.head_steps
-
     @override
     def prunable(self, split: Split) -> int:
         return split.private_size
@@ -67,7 +57,7 @@ class Flpdsp(Algorithm):
     @override
     def holds(self, split: Split, training: Training) -> dict[str, int]:
         gradient = {HEAD_GRADIENT: split.private_size} if self.prune.score == "importance" else {}
-        return {**super().holds(split, training), **gradient, **self.sparsify.holds(split.shared_size)}
+        return {**super().holds(split, training), **gradient}
 
     @override
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:

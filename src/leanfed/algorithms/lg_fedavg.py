@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Literal, final
 
-from torch import Tensor
 from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm
-from leanfed.algorithms.contract import Cohort, Learner, Updates
-from leanfed.algorithms.local import decoupled_update
+from leanfed.algorithms.base import ALGORITHMS
+from leanfed.algorithms.decoupled import Decoupled
 from leanfed.tasks.split import Split
 
 
 @final
 @ALGORITHMS.register("lg-fedavg")
-class LgFedAvg(Algorithm):
+class LgFedAvg(Decoupled):
     """The deep layers are shared, the shallow layers stay with the client."""
 
     name: Literal["lg-fedavg"] = "lg-fedavg"
@@ -23,7 +21,3 @@ class LgFedAvg(Algorithm):
     @override
     def divide(self, split: Split) -> Split:
         return split.reversed()
-
-    @override
-    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
-        return decoupled_update(shared, cohort, learner)

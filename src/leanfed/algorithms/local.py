@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from leanfed.algorithms.contract import VELOCITY, Cohort, Learner, Training, Updates, Weights
-from leanfed.algorithms.uploads import Dense
+from leanfed.algorithms.contract import VELOCITY, Cohort, Learner, Training, Weights
 from leanfed.errors import InputError
 from leanfed.records import Floats, Ints
 from leanfed.tasks.batch import Batch
@@ -68,12 +67,15 @@ def local_steps(
     masking: Masking = UNMASKED,
     head_steps: int = 1,
     change: Change | None = None,
+    *,
+    train_shared: bool = True,
 ) -> LocalRun:
     """Train [shared | private] of every client on its batches.
 
     On each batch the private part takes `head_steps` steps, the first together with the shared part; all use the
     features of the shared part before its step. Momentum applies to the private part only, since the server has its own
-    for the shared part. The shared weights have one row until the clients' first step, then one per client.
+    for the shared part. The shared weights have one row until the clients' first step, then one per client; without
+    `train_shared` they stay as they are.
     """
     cut, rate = len(shared), cohort.rate
     weights = Weights(shared.unsqueeze(0), cohort.private)
@@ -86,7 +88,8 @@ def local_steps(
         samples += batch.labels.shape[1]
         total = total.add_(gradient) if step else gradient if cohort.steps == head_steps == 1 else gradient.clone()
         last = step == cohort.steps - 1  # then the shared weights are not needed again: the server steps along `total`
-        after = weights.shared if last else weights.shared.sub(gradient[:, :cut], alpha=rate)
+        stays = last or not train_shared
+        after = weights.shared if stays else weights.shared.sub(gradient[:, :cut], alpha=rate)
         private, velocity = _step(weights.private, gradient[:, cut:], velocity, cohort)
         for _ in range(head_steps - 1):
             weights = masking.kept(Weights(weights.shared, private))
@@ -98,10 +101,25 @@ def local_steps(
     return LocalRun(total, weights.private, velocity, mean_loss(losses, cohort), counts)
 
 
-def decoupled_update(shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
-    """Train both parts, upload the whole shared gradient, keep the private part."""
-    run = local_steps(shared, cohort, learner)
-    return Updates(Dense(run.gradient, len(shared)), run.private, run.memory, run.loss, run.samples)
+def alternating_steps(shared: Tensor, cohort: Cohort, learner: Learner, head_steps: int) -> LocalRun:
+    """On each batch `head_steps` steps of the private part, then one of the shared part at the new private weights."""
+    cut, rate = len(shared), cohort.rate
+    weights = Weights(shared.unsqueeze(0), cohort.private)
+    velocity = cohort.memory[VELOCITY] if cohort.training.momentum and cohort.private.shape[1] else None
+    losses, samples, total = [], 0, shared
+    for step, batch in enumerate(cohort.batches):
+        loss, gradient = _gradient(learner, weights, UNMASKED, batch, cohort.training, None)
+        losses.append(loss)
+        samples += batch.labels.shape[1]
+        private, velocity = _step(weights.private, gradient[:, cut:], velocity, cohort)
+        for _ in range(head_steps - 1):
+            slope = _head_gradient(learner, Weights(weights.shared, private), UNMASKED, batch, cohort.training)
+            private, velocity = _step(private, slope, velocity, cohort)
+        _, gradient = _gradient(learner, Weights(weights.shared, private), UNMASKED, batch, cohort.training, None)
+        weights = Weights(weights.shared.sub(gradient[:, :cut], alpha=rate), private)
+        total = total.add_(gradient) if step else gradient.clone()
+    counts = np.full(len(cohort.clients), samples, dtype=np.int64)
+    return LocalRun(total, weights.private, velocity, mean_loss(losses, cohort), counts)
 
 
 def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:

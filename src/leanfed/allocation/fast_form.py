@@ -30,6 +30,15 @@ SMALLEST_KEEP_RATE = 0.01  # where the measurements begin
 
 
 @dataclass(frozen=True, eq=False)
+class Upload:
+    """What every client would send: its keep rate, its bits (inf: it cannot), and what that is worth."""
+
+    k: Floats  # (N,)
+    bits: Floats  # (N,)
+    worth: Floats  # (N,)
+
+
+@dataclass(frozen=True, eq=False)
 class FastPlan:
     """A plan, the deadline it is made for, and the plans that it was preferred to."""
 
@@ -58,6 +67,7 @@ class _Trial:
     k: Floats  # (N,)
     r: Floats  # (N,)
     bits: Floats  # (N,)
+    worth: Floats  # (N,)
     deadline_s: Floats  # (T,)
     admitted: Mask  # (T, N)
     worth_per_s: Floats  # (T,)
@@ -92,15 +102,22 @@ def worth(k: ArrayLike) -> Floats:
     return np.asarray(np.sqrt(energy_kept(k)))
 
 
-def plan_fast(problem: Problem, *, due: Mask | None = None, payload: str = "exact") -> FastPlan:
-    """The plan with the most worth per second; clients that are `due` come in first wherever they can."""
+def plan_fast(
+    problem: Problem, *, due: Mask | None = None, payload: str = "exact", upload: Upload | None = None
+) -> FastPlan:
+    """The plan with the most worth per second; clients that are `due` come in first wherever they can.
+
+    With `upload` the keep rates and bits of a method that chooses its own are taken as they are, and only the deadline
+    and who takes part are planned.
+    """
     began = time.perf_counter()
     wanted = np.zeros(problem.clients, dtype=bool) if due is None else due
-    trials = [_try(problem, k, wanted, payload) for k in keep_rates(problem)]
+    uploads = [upload] if upload is not None else [_upload(problem, k, payload) for k in keep_rates(problem)]
+    trials = [_try(problem, one, wanted) for one in uploads]
     possible = [trial for trial in trials if trial is not None and trial.admitted[trial.best].any()]
     details: dict[str, Any] = {"solver": "fast", "payload": payload}
     if not possible:
-        out = _left_out(problem, np.ones(problem.clients, dtype=bool), 0.0, payload)
+        out = _left_out(problem, np.ones(problem.clients, dtype=bool), 0.0, uploads[0])
         return FastPlan(infeasible(problem, excluded=out, seconds=time.perf_counter() - began, **details))
     chosen = max(possible, key=lambda trial: (trial.due[trial.best], trial.worth_per_s[trial.best]))
     taking = chosen.admitted[chosen.best]
@@ -110,7 +127,7 @@ def plan_fast(problem: Problem, *, due: Mask | None = None, payload: str = "exac
         problem,
         taking,
         (k, r, shares),
-        excluded=_left_out(problem, ~taking, deadline_s, payload),
+        excluded=_left_out(problem, ~taking, deadline_s, uploads[0]),
         seconds=time.perf_counter() - began,
         **details,
     )
@@ -118,7 +135,7 @@ def plan_fast(problem: Problem, *, due: Mask | None = None, payload: str = "exac
         solution,
         deadline_s,
         float(np.median(k)),
-        float(some.weights @ worth(k)) / deadline_s,
+        float(some.weights @ chosen.worth[taking]) / deadline_s,
         tuple(np.flatnonzero(wanted & taking).tolist()),
         (*(_row(trial, trial.best) for trial in possible), _row(chosen, -1)),
     )
@@ -139,20 +156,26 @@ def keep_rates(problem: Problem) -> Floats:
     return np.unique(np.geomspace(low, high, KEEP_RATES)) if low < high else np.array([high])
 
 
-def _try(problem: Problem, k: float, due: Mask, payload: str) -> _Trial | None:
-    """Every deadline at one keep rate; nothing where no client can upload so much."""
+def _upload(problem: Problem, k: float, payload: str) -> Upload:
+    """An upload at one keep rate for all, within each client's bounds; none of them of less than one entry."""
     each = np.clip(k, problem.k_min, problem.k_max)
     bits = bits_of(each, problem.base_size, problem.value_bits, payload)
+    return Upload(each, np.where(each * problem.base_size >= 1.0, bits, np.inf), worth(each))
+
+
+def _try(problem: Problem, upload: Upload, due: Mask) -> _Trial | None:
+    """Every deadline with one upload; nothing where no client can send it."""
+    bits = upload.bits
     r = whole_heads(problem, bits)
     alone_s = _alone(problem, bits, r)
-    reachable = np.isfinite(alone_s) & (each * problem.base_size >= 1.0)
+    reachable = np.isfinite(alone_s)
     if not reachable.any():
         return None
     deadline_s = _deadlines(problem.only(reachable), bits[reachable], r[reachable], alone_s[reachable])
     share = np.where(reachable, _needed(problem, bits, deadline_s[:, np.newaxis], r), np.inf)
     admitted = _admit(share, problem.weights, due & reachable)
-    worth_per_s = admitted @ (problem.weights * worth(each)) / deadline_s
-    return _Trial(each, r, bits, deadline_s, admitted, worth_per_s, (admitted & due).sum(axis=1))
+    worth_per_s = admitted @ (problem.weights * upload.worth) / deadline_s
+    return _Trial(upload.k, r, bits, upload.worth, deadline_s, admitted, worth_per_s, (admitted & due).sum(axis=1))
 
 
 def whole_heads(problem: Problem, bits: Floats) -> Floats:
@@ -223,11 +246,9 @@ def _tighten(problem: Problem, bits: Floats, r: Floats, deadline_s: float) -> tu
     return high, _needed(problem, bits, high, r)
 
 
-def _left_out(problem: Problem, out: Mask, deadline_s: float, payload: str) -> tuple[Excluded, ...]:
+def _left_out(problem: Problem, out: Mask, deadline_s: float, least: Upload) -> tuple[Excluded, ...]:
     """Why each of these clients sits the round out, and the latency it would need alone on the band."""
-    low = np.clip(SMALLEST_KEEP_RATE, problem.k_min, problem.k_max)
-    bits = bits_of(low, problem.base_size, problem.value_bits, payload)
-    alone_s = _alone(problem, bits, whole_heads(problem, bits))
+    alone_s = _alone(problem, least.bits, whole_heads(problem, least.bits))
     entries = []
     for client in np.flatnonzero(out).tolist():
         need = float(alone_s[client])

@@ -19,7 +19,7 @@ from leanfed.results import read_parquet, write_table
 
 FORMAT = 1
 RESULTS, CURVES = "results.json", "curves.parquet"
-ABOUT = ("version", "seeds", "runs", "runs_missing", "failures", "core_minutes")  # facts about a reproduction
+ABOUT = ("version", "seeds", "runs", "runs_missing", "failures", "core_minutes", "made_by")  # of a reproduction
 
 
 def write_evidence(
@@ -63,7 +63,7 @@ def judge_again(folder: Path, entry: Entry) -> dict[str, Any]:
     there = {key_of(labels) for labels, _, _ in known}
     read = [(labels, before["seeds"][0], v) for labels, v in entry.read_off(lines) if key_of(labels) not in there]
     measured = Measured([*known, *read], lines)
-    return write_evidence(folder, before["name"], entry, measured, about={k: before[k] for k in ABOUT})
+    return write_evidence(folder, before["name"], entry, measured, about={k: before.get(k) for k in ABOUT})
 
 
 def lines_of(folder: Path, entry: Entry) -> list[Line]:
@@ -109,7 +109,7 @@ def claims_of(entry: Entry, book: Book) -> list[dict[str, Any]]:
 
 
 def number_of(number: Number) -> dict[str, Any]:
-    """A number for JSON: labels, the published value, each seed's value, their mean and range."""
+    """A number for JSON: labels, the published value, each seed's value, their mean, range and 95 % interval."""
     values = [value for value in number.ours.values() if value is not None]
     whole = bool(values) and len(values) == len(number.ours)
     return {
@@ -119,6 +119,7 @@ def number_of(number: Number) -> dict[str, Any]:
         "ours": list(number.ours.values()),
         "mean": number.mean,
         "range": [min(values), max(values)] if whole else None,
+        "interval": number.interval,
     }
 
 

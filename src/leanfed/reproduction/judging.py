@@ -24,6 +24,7 @@ Outcome = Literal["holds", "within", "better", "worse", "fails", "not judged"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 GOOD: Final = ("holds", "within", "better")  # what the claim says is so, or more than so
 BAD: Final = ("worse", "fails")
+T_975: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # Student's t by degrees of freedom
 
 
 def key_of(labels: Labels) -> tuple[tuple[str, str], ...]:
@@ -44,6 +45,21 @@ class Number:
         """The mean over the seeds; None if a seed has no value."""
         values = [value for value in self.ours.values() if value is not None]
         return sum(values) / len(values) if values and len(values) == len(self.ours) else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean by Student's t; None for a single seed, or if a seed has no value.
+
+        >>> Number({}, None, {20: 1.0, 21: 3.0}).interval
+        (-10.706, 14.706)
+        """
+        mean, values = self.mean, [value for value in self.ours.values() if value is not None]
+        if mean is None or not 1 < len(values) <= len(T_975) + 1:
+            return None
+        half = T_975[len(values) - 2] * math.sqrt(
+            sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
+        )
+        return mean - half, mean + half
 
 
 class Book:

@@ -25,7 +25,12 @@ from leanfed.runs.recost import learning_part, recost
 from leanfed.runs.settings import Settings
 
 ENDS = ("name", "rounds", "evaluation")
-OWN = ("rule", "bandwidth")  # keys of [allocation] that matter to a method with its own rates
+# Keys of [allocation] that matter to a method with its own rates, by who is waited for.
+OWN = {
+    "all": ("rule", "wait", "bandwidth"),
+    "fastest": ("rule", "wait", "bandwidth", "fastest"),
+    "pace": ("rule", "wait", "deadline_s", "energy_budget_j", "within_rounds", "settle"),
+}
 
 
 def content_key(settings: Settings) -> str:
@@ -41,7 +46,8 @@ def job_digest(settings: Settings) -> str:
 
 def learning_key(settings: Settings) -> str | None:
     """A digest of everything that can change what is learned; None if rates depend on the radio."""
-    return _digest(learning_part(_content(settings.resolved()))) if settings.allocation.rule == "own" else None
+    free = settings.allocation.rule == "own" and settings.allocation.wait == "all"
+    return _digest(learning_part(_content(settings.resolved()))) if free else None
 
 
 def _content(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +59,8 @@ def _content(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _relevant(allocation: Mapping[str, Any]) -> dict[str, Any]:
     """The part of [allocation] that its rule reads."""
-    return {k: v for k, v in allocation.items() if allocation["rule"] == "joint" or k in OWN}
+    read = OWN[allocation.get("wait", "all")]
+    return {k: v for k, v in allocation.items() if allocation["rule"] == "joint" or k in read}
 
 
 def _looks_ahead(allocation: Mapping[str, Any]) -> bool:

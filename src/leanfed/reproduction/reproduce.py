@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
 from leanfed.errors import LeanfedError
+from leanfed.files import read_json
 from leanfed.reproduction.catalogue import ENTRIES, Entry, Job, Outcome, Scale
 from leanfed.reproduction.evidence import judge_again, write_evidence
 from leanfed.reproduction.judging import OUTCOMES
@@ -174,8 +176,21 @@ def _judge(
         "runs_missing": len(found) - len(outcomes),
         "failures": [text for text in failures if any(text.startswith(f"{job.settings.name}:") for job in jobs)],
         "core_minutes": round(spent / 60, 2),
+        "made_by": _made_by(outcomes),
     }
     return write_evidence(request.folder / name, name, entry, measured, about=about)
+
+
+def _made_by(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Versions and commits that the runs were made with, and a digest of all their settings."""
+    folders = {outcome.run.folder.path: outcome.run.folder for outcome in outcomes}
+    made = [read_json(folder.environment) for folder in folders.values() if folder.environment.is_file()]
+    digests = sorted(job_digest(outcome.job.settings) for outcome in outcomes)
+    return {
+        "leanfed": sorted({one["versions"]["leanfed"] for one in made}),
+        "commits": sorted({one["commit"] for one in made if one["commit"]}),
+        "settings_sha256": hashlib.sha256("".join(digests).encode()).hexdigest(),
+    }
 
 
 def listed(out: Path) -> list[dict[str, Any]]:

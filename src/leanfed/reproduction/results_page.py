@@ -38,7 +38,7 @@ pruning by weights; `radio.computation` has since made it one currency (docs/res
 """
 QUICK_HEAD = """# Quick results
 
-Made by `leanfed reproduce --quick`: a small version (5,000 embedded digits, 20 clients on 2 MHz, 60 rounds, one seed)
+Made by `leanfed reproduce --quick`: a small version (5,000 embedded digits, 20 clients on 2 MHz, 20 rounds, one seed)
 that shows that everything works. It is not evidence; RESULTS.md of the full version is.
 """
 

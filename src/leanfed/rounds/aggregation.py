@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Final, Literal, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -18,6 +19,8 @@ from leanfed.compression import exact
 from leanfed.records import Floats, Section
 from leanfed.registry import Registry
 from leanfed.rounds.exchange import STATISTICS, Answers
+
+AVERAGE = "average"  # the server's memory of past mean gradients
 
 
 class Aggregation(Section):
@@ -40,6 +43,14 @@ class Aggregation(Section):
     @abstractmethod
     def combine(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Tensor:
         """The update (size,) from the uploads of a round and their weights gamma_n, in the order of the plan."""
+
+    def weigh(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Floats | None:
+        """(n,) the weight of each upload, if the update is their weighted sum; then `combine` is not asked."""
+        return None
+
+    def misfit(self, algorithm: Algorithm) -> str | None:
+        """Why the rule cannot combine the uploads of a method, as a clause; None if it can."""
+        return None
 
 
 AGGREGATIONS: Final[Registry[type[Aggregation]]] = Registry("aggregation rule")
@@ -69,15 +80,44 @@ def divided(total: Tensor, gamma: Floats) -> Tensor:
     return (total / weight if weight > 0 else total).to(torch.float32)
 
 
-def update_server(
-    algorithm: Algorithm, rule: Aggregation, server: ServerState, answers: Answers, training: Training, number: int
-) -> ServerState:
-    """The server's state after a round: combine the uploads by the rule, then take the method's step."""
+def combined(rule: Aggregation, size: int, answers: Answers) -> tuple[Tensor, Floats | None]:
+    """The update by the rule, and the weight of each upload if the rule has chosen it."""
     if answers.total is not None:
-        mean = divided(answers.total, answers.gamma)
-    else:
-        mean = rule.combine(len(server.shared), answers.gamma, answers.uploads)
-    after = algorithm.step(server, mean, training, number)
+        return divided(answers.total, answers.gamma), None
+    weights = rule.weigh(size, answers.gamma, answers.uploads)
+    if weights is None:
+        return rule.combine(size, answers.gamma, answers.uploads), None
+    total = exact.zeros(size)
+    Listed(answers.uploads).add_to(total, weights)
+    return total.to(torch.float32), weights
+
+
+def update_server(
+    algorithm: Algorithm, server: ServerState, mean: Tensor, answers: Answers, training: Training, number: int
+) -> ServerState:
+    """The server's state after a round: the method's step along the combined uploads, and shared statistics."""
+    after = stepped(algorithm, server, mean, training, number)
     if answers.statistics is None:
         return after
     return ServerState(after.shared, {**after.memory, STATISTICS: answers.statistics})
+
+
+def stepped(algorithm: Algorithm, server: ServerState, mean: Tensor, training: Training, number: int) -> ServerState:
+    """The method's step along the combined uploads, cut, averaged and scaled as `training.server` says."""
+    how, memory = training.server, dict(server.memory)
+    if how.cap is not None:
+        norm = math.sqrt(np.square(mean.numpy(), dtype=np.float64).sum())  # in one thread, so in one order
+        mean = mean * min(1.0, how.cap / norm) if norm > 0 else mean
+    if how.average:
+        past = memory.get(AVERAGE, torch.zeros_like(mean))
+        memory[AVERAGE] = mean = past * how.average + mean * (1 - how.average)
+    if how.scale != 1.0:
+        mean = mean * how.scale
+    return algorithm.step(ServerState(server.shared, memory), mean, training, number)
+
+
+def why_plain_step(algorithm: Algorithm) -> str | None:
+    """Why the server's step cannot be damped for a method, or None if it can."""
+    if type(algorithm).step is Algorithm.step:
+        return None
+    return "its server does not step along a gradient"

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import torch
 
 from leanfed.algorithms.contract import ServerState
 from leanfed.algorithms.learner import FlatLearner
+from leanfed.algorithms.uploads import Upload
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.registry import Registry
-from leanfed.rounds.aggregation import update_server
+from leanfed.rounds.adversary import tampered
+from leanfed.rounds.aggregation import combined, stepped, update_server
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.evaluation import Evaluation, evaluate
 from leanfed.rounds.exchange import Answers
+from leanfed.rounds.privacy import Ledger, release
 from leanfed.rounds.world import World
 
 
@@ -29,6 +34,10 @@ class RoundOutcome:
     samples: Ints  # samples processed
     entries: Ints  # values uploaded
     coded_bits: Floats | None = None  # bits of the coded uploads; None without the codec
+    weights: Floats | None = None  # of the uploads in the update; None: gamma over its sum, or not a weighted sum
+
+
+CLIP = "clip"  # the server's memory of an adaptive clip
 
 
 def empty_outcome(server: ServerState) -> RoundOutcome:
@@ -61,13 +70,33 @@ class Engine(ABC):
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
         """One round: the clients' exchange, then the server's aggregation and step."""
         world = self.world
-        answers = self.exchange(server, clients, plan, single=world.aggregation.single_uploads)
-        after = update_server(world.algorithm, world.aggregation, server, answers, world.training, plan.round)
-        return RoundOutcome(after, answers.loss, answers.samples, answers.entries, answers.coded_bits)
+        liars = world.liars.intersection(plan.participants)
+        single = world.aggregation.single_uploads or bool(liars) or world.ledger is not None
+        answers = self.exchange(server, clients, plan, single=single)
+        if liars:
+            answers = tampered(world.adversary, answers, plan.participants, liars, world.task.seed, plan.round)
+        weights: Floats | None
+        if world.ledger is not None:
+            after, weights = released(world, world.ledger, server, answers.uploads, plan.round)
+        else:
+            mean, weights = combined(world.aggregation, len(server.shared), answers)
+            after = update_server(world.algorithm, server, mean, answers, world.training, plan.round)
+        return RoundOutcome(after, answers.loss, answers.samples, answers.entries, answers.coded_bits, weights)
 
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """Test every client's model on its own test set."""
         return evaluate(self.world, server, clients, self.learner)
+
+
+def released(
+    world: World, ledger: Ledger, server: ServerState, uploads: Sequence[Upload], number: int
+) -> tuple[ServerState, Floats]:
+    """The server's state after a private round, also one in which nobody took part, and the uploads' weights."""
+    first = math.inf if ledger.settings.clip is None else ledger.settings.clip
+    clip = float(server.memory.get(CLIP, torch.tensor(first)))
+    out = release(ledger, clip, len(server.shared), uploads, number)
+    after = stepped(world.algorithm, server, out.mean, world.training, number)
+    return ServerState(after.shared, {**after.memory, CLIP: torch.tensor(out.clip)}), out.weights
 
 
 @dataclass(frozen=True)

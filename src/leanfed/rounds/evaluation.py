@@ -82,9 +82,9 @@ class Evaluation:
 
     @property
     def worst_decile(self) -> float:
-        """Mean accuracy of the worst tenth of the clients (rounded up to whole clients)."""
-        count = math.ceil(len(self.accuracy_per_client) / 10)
-        return float(np.sort(self.accuracy_per_client)[:count].mean())
+        """Mean accuracy of the worst tenth of the clients that count (rounded up to whole clients)."""
+        counted = self.accuracy_per_client[self.gamma > 0]
+        return float(np.sort(counted)[: math.ceil(len(counted) / 10)].mean())
 
 
 def evaluate(world: World, server: ServerState, clients: ClientStore, learner: FlatLearner) -> Evaluation:
@@ -97,7 +97,7 @@ def gathered(world: World, results: Iterable[tuple[float, float, Hits]]) -> Eval
     """The evaluation from (accuracy, mean loss, hits) of every client."""
     accuracy, loss, hits = zip(*results, strict=True)
     pooled = sum(hits, start=Hits(0, 0, 0)) if world.task.classes == 2 else None
-    return Evaluation(np.array(accuracy), np.array(loss), world.task.gamma, pooled)
+    return Evaluation(np.array(accuracy), np.array(loss), world.judged, pooled)
 
 
 def client_result(

@@ -23,7 +23,7 @@ FORMS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-HEAD_STEPS: Final = {"lenet5": 20}  # of the fast form, by model (estimated on the embedded digits); others take one
+HEAD_STEPS: Final = {"lenet5": 5}  # of the fast form, by model (of 5, 10 and 20 on held-back samples); others take one
 
 
 def _registered(solver: str) -> str:
@@ -41,6 +41,12 @@ class AllocationSettings(Section):
     bandwidth: Literal["equal", "min-max"] = "equal"
     """With rule = "own": even shares as in the paper, or (min-max) the split with the earliest finish of the slowest
     participant."""
+    wait: Literal["all", "fastest", "pace"] = "all"
+    """With rule = "own", who of the clients asked is waited for: all; the share `fastest` with the fastest processors
+    of the round; or (pace) those with whom a round brings the most weight per second, on just the band they need: the
+    fast form's choice of deadline and participants, under the same limits, for the method's own payload and work."""
+    fastest: float = Field(default=0.6, gt=0, le=1)
+    """With wait = "fastest": the share of the clients asked, at least one."""
     form: Form = "fast"
     """With rule = "joint". plain: exactly as in the paper; safe: the paper's objective, but pruned head weights are
     kept and error feedback is on; fast: the most progress per second, with a deadline that it chooses itself."""
@@ -52,12 +58,14 @@ class AllocationSettings(Section):
     energy_budget_j: float | None = Field(default=0.3, gt=0)
     """E_max of one client in one round (assumed, for LeNet-5). None: no limit."""
     theta1: float = Field(default=0.1, ge=0)
-    """Price of pruning in Eq. (27); only theta1 / theta2 matters (estimated: 0.1 to 0.15 fits the paper's tables)."""
+    """Price of pruning in Eq. (27) if it is given; only theta1 / theta2 matters."""
     theta2: float = Field(default=1.0, gt=0)
-    """Price of sparsification in Eq. (27)."""
+    """Price of sparsification in Eq. (27) if it is given."""
     theta: Literal["given", "estimated"] = "given"
-    """For the plain and the safe form: the two prices above, or those that Theorem 1 gives with the constants measured
-    so far on this run (set theory.every), starting from the given ones."""
+    """For the plain and the safe form: the two prices above (the default if one of them is stated), or those that the
+    paper's formulas below Eq. (27) give with constants measured on the clients before the run, and during it where
+    theory.every is set (the default if neither is stated). The formulas need eta < 3/L2; where that is broken, the
+    prices are those of the learning rate 1/L2, and the round's reasons say so."""
     energy_total_j: float | None = Field(default=None, gt=0)
     """E_max of one client over all rounds, Eq. (27c); None: only the limit of a round. The plain and the safe form put
     a price on each client's joules; the fast form spreads a client's remaining budget over the remaining rounds."""
@@ -84,7 +92,9 @@ class AllocationSettings(Section):
     def _what_the_form_brings(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        return {**FORMS.get(str(values.get("form", "fast")), {}), **values}
+        form = str(values.get("form", "fast"))
+        priced = form == "fast" or "theta1" in values or "theta2" in values
+        return {**FORMS.get(form, {}), "theta": "given" if priced else "estimated", **values}
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> AllocationSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from leanfed.quantities import type_of
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.costs import Accountant
-from leanfed.rounds.engine import Engine, RoundOutcome, empty_outcome
+from leanfed.rounds.engine import Engine, RoundOutcome, empty_outcome, released
 from leanfed.rounds.evaluation import Evaluation, EvaluationSettings
 from leanfed.rounds.planning import Planned, Planner
 from leanfed.rounds.probing import Prober, TheorySettings
@@ -75,14 +76,14 @@ def play(
         if plan.participants:
             outcome = engine.run_round(progress.server, progress.clients, plan)
         else:
-            outcome = empty_outcome(progress.server)
+            outcome = empty_outcome(_without_participants(world, progress.server, number))
         trained = time.perf_counter()
         progress = Progress(number + 1, outcome.server, progress.clients)
         due = (number + 1) % evaluation.every == 0 or number + 1 == rounds
         tested = engine.evaluate(progress.server, progress.clients) if due else None
         seconds = {"train": trained - began, "test": time.perf_counter() - trained}
         bill = accountant.bill(plan, outcome)
-        row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed}
+        row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed, **spent(world, number + 1)}
         planner.observe(row)
         columns = {**client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
         yield RoundRecord(
@@ -94,6 +95,19 @@ def play(
             planned=planned,
             seconds=seconds,
         )
+
+
+def _without_participants(world: World, server: ServerState, number: int) -> ServerState:
+    """The server after a round without participants: as before, but for the noise of a private run."""
+    return server if world.ledger is None else released(world, world.ledger, server, (), number)[0]
+
+
+def spent(world: World, rounds: int) -> dict[str, float | None]:
+    """Column of the privacy that so many rounds have cost; no column without privacy, empty where there is no end."""
+    if world.ledger is None:
+        return {}
+    epsilon = world.ledger.epsilon(rounds)
+    return {"epsilon": epsilon if math.isfinite(epsilon) else None}
 
 
 def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
@@ -127,6 +141,7 @@ def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | 
         "loss": outcome.loss,
         "samples": outcome.samples,
         "entries": outcome.entries,
+        "weight": [None] * len(clients) if outcome.weights is None else outcome.weights,
         "accuracy": tested.accuracy_per_client[clients] if tested else [None] * len(clients),
     }
 

@@ -9,23 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from leanfed.allocation.energy import EnergyState, energy_spent, pacing_cap, plan_round
-from leanfed.allocation.fast_form import plan_fast
+from leanfed.allocation.fast_form import Upload, plan_fast
 from leanfed.allocation.plan import plan as plan_once
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.rules import fastest_rates, fastest_split
 from leanfed.allocation.solution import Solution, Status
-from leanfed.errors import InfeasibleError, InputError
+from leanfed.errors import InfeasibleError
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.costs import Accountant, computed_share, of_participants, planned_work, upload_bits
 from leanfed.rounds.forms import AllocationSettings
+from leanfed.rounds.probing import CONSTANTS, TheorySettings, initial_constants
 from leanfed.rounds.selection import overdue
-from leanfed.theory.bound import theta1, theta2
+from leanfed.theory.bound import theta_ratio
 from leanfed.theory.recorded import constants_so_far
 
 
@@ -50,8 +52,15 @@ class _Past:
 class Planner:
     """Plans the rounds of a run over the fleet and the payload that its accountant charges for."""
 
-    def __init__(self, settings: AllocationSettings, accountant: Accountant, rounds: int) -> None:
+    def __init__(
+        self,
+        settings: AllocationSettings,
+        accountant: Accountant,
+        rounds: int,
+        theory: TheorySettings = TheorySettings(),  # noqa: B008  (frozen)
+    ) -> None:
         self.settings = settings
+        self.theory = theory
         self.accountant = accountant
         self.world = accountant.world
         self.rounds = rounds  # of the whole run
@@ -76,7 +85,7 @@ class Planner:
     def plan(self, number: int, reachable: Collection[int] | None = None) -> Planned:
         """The plan of one round; of a fleet for the clients that can be reached."""
         self._reachable = reachable
-        if self.settings.rule == "own":
+        if self.settings.rule == "own" and self.settings.wait != "pace":
             return self._own(number)
         if number < self._past.next:
             self._past = self._beginning()
@@ -86,8 +95,8 @@ class Planner:
 
     def observe(self, row: Mapping[str, Any]) -> None:
         """Record a finished round's row: later rounds compute their theta from the constants measured in it."""
-        if self.settings.theta == "estimated" and row["theory_loss"] is not None:
-            self._measured.append({name: row[name] for name in row if name == "round" or name.startswith("theory_")})
+        if self.settings.theta == "estimated" and row.get("theory_loss") is not None:
+            self._measured.append({name: row[name] for name in ("round", *CONSTANTS)})
 
     @property
     def _looks_back(self) -> bool:
@@ -101,7 +110,7 @@ class Planner:
     def _step(self, number: int) -> Planned:
         """Plan the next round, and update absences and energy budgets."""
         began = time.perf_counter()
-        plan, reasons, energy = self._joint(number)
+        plan, reasons, energy = self._paced(number) if self.settings.rule == "own" else self._joint(number)
         absent = self._past.absent + 1
         absent[list(plan.participants)] = 0
         self._past = _Past(number + 1, absent, energy)
@@ -111,15 +120,51 @@ class Planner:
         """A plan with the method's own rates, on even bandwidth shares or on the min-max split."""
         began = time.perf_counter()
         plan, reasons = self._with_a_link(self.world.plan(number, self._reachable))
+        if self.settings.wait == "fastest" and plan.participants:
+            plan = self._fastest(plan)
         if self.settings.bandwidth == "equal" or not plan.participants:
             return Planned(plan, time.perf_counter() - began, reasons)
+        problem = self._problem(number, plan.participants, fixed_share=self._work(plan))
+        shares, _ = fastest_split(problem, self._bits(plan), plan.r)
+        return Planned(replace(plan, share=shares), time.perf_counter() - began, reasons)
+
+    def _fastest(self, plan: RoundPlan) -> RoundPlan:
+        """The part of a plan with the fastest processors of the round; lower numbers first among equals."""
+        count = max(1, round(self.settings.fastest * len(plan.participants)))
+        speed = self.accountant.fleet.state(plan.round).cpu_hz[list(plan.participants)]
+        return _only(plan, sorted(np.argsort(-speed, kind="stable")[:count].tolist()))
+
+    def _paced(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
+        """A plan with the method's own rates for those with whom a round brings the most weight per second."""
+        plan, reasons = self._with_a_link(self.world.plan(number, self._reachable))
+        if not plan.participants:
+            return plan, reasons, None
+        members = list(plan.participants)
+        floor = 1 if self.settings.settling(number, self.rounds) else self.settings.within_rounds
+        due = overdue(self._past.absent[members], floor) if floor else None
+        problem = self._problem(number, plan.participants, fixed_share=self._work(plan), limited=True)
+        upload = Upload(plan.k, self._bits(plan), np.ones(len(members)))
+        fast = plan_fast(problem, due=due, payload=self.accountant.settings.payload, upload=upload)
+        out = {entry.client: entry for entry in fast.solution.excluded}
+        if len(out) == len(members) and number == 0:
+            raise _nobody(number, members[0], out[0].why)
+        taking = [place for place in range(len(members)) if place not in out]
+        reasons |= fast.reasons() | {"due": [members[place] for place in fast.due]}
+        excluded = [{**entry.to_json(), "client": members[entry.client]} for entry in out.values()]
+        reasons["excluded"] = [*reasons.get("excluded", ()), *excluded]
+        return replace(_only(plan, taking), share=fast.solution.l[taking]), reasons, None
+
+    def _bits(self, plan: RoundPlan) -> Floats:
+        """The bits that each participant sends at the method's own rates."""
         radio, algorithm, split = self.accountant.settings, self.world.algorithm, self.world.split
         entries = algorithm.entries(split, plan.k, plan.r)
         beside = radio.value_bits * self.world.statistics_size
         exact, paper = upload_bits(algorithm, split.shared_size, entries, radio.value_bits, beside)
-        problem = self._problem(number, plan.participants, fixed_share=computed_share(self.world, radio, plan.r))
-        shares, _ = fastest_split(problem, exact if radio.payload == "exact" else paper, plan.r)
-        return Planned(replace(plan, share=shares), time.perf_counter() - began, reasons)
+        return exact if radio.payload == "exact" else paper
+
+    def _work(self, plan: RoundPlan) -> Floats:
+        """The share of a step of the whole model that each participant computes at the method's own rates."""
+        return computed_share(self.world, self.accountant.settings, plan.r)
 
     def _with_a_link(self, plan: RoundPlan) -> tuple[RoundPlan, dict[str, Any]]:
         """The plan without devices whose link is dead in this round, and why they sit it out."""
@@ -129,10 +174,8 @@ class Planner:
         if len(out) == len(plan.participants) and plan.round == 0:
             client, why = next(iter(out.items()))
             raise InfeasibleError(f"No client can take part in round 0: client {client} cannot, {why}.")
-        kept = [place for place, client in enumerate(plan.participants) if client not in out]
-        participants = tuple(plan.participants[place] for place in kept)
         reasons = {"excluded": [{"client": client, "why": why, "needs": None} for client, why in out.items()]}
-        return replace(plan, participants=participants, k=plan.k[kept], r=plan.r[kept]), reasons
+        return _only(plan, [place for place, client in enumerate(plan.participants) if client not in out]), reasons
 
     def _joint(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
         """A plan with optimised k, r and shares, the reasons for it, and the energy left."""
@@ -148,10 +191,7 @@ class Planner:
         if solution.status is Status.INFEASIBLE:
             taking = []
         if not taking and number == 0:
-            raise InfeasibleError(
-                f"No client can take part in round {number}: {solution.excluded[0].why} (client "
-                f"{cohort[solution.excluded[0].client]}). Raise allocation.deadline_s or allocation.energy_budget_j."
-            )
+            raise _nobody(number, cohort[solution.excluded[0].client], solution.excluded[0].why)
         reasons |= {"solver": solution.solver, "status": str(solution.status), "trace": list(solution.trace)}
         reasons["starved"] = [cohort[place] for place in solution.starved]
         reasons["due"] = [cohort[place] for place in reasons.get("due", ())]
@@ -188,29 +228,32 @@ class Planner:
         return solution, reasons | theta, budget
 
     def _with_theta(self, problem: Problem, number: int) -> tuple[Problem, dict[str, Any]]:
-        """The problem with the prices that Theorem 1 gives for the constants measured so far, and their ratio.
-
-        The given prices stay if nothing was measured yet, or if the learning rate is too large for the theorem.
-        """
-        seen = [row for row in self._measured if row["round"] < number]
-        if not seen:
+        """The problem with the prices that the paper's formulas give for the constants measured so far, and why."""
+        if self.settings.theta == "given":
             return problem, {}
+        seen = [self._first, *(row for row in self._measured if row["round"] < number)]
         constants = constants_so_far(pl.DataFrame(seen, infer_schema_length=None))
-        try:
-            prices = theta1(constants), theta2(constants)
-        except InputError as error:
-            return problem, {"theta_refused": str(error)}
-        ratio = prices[0] / prices[1]
-        return replace(problem, theta1=ratio, theta2=1.0), {"theta_ratio": ratio}
+        ratio, broken = theta_ratio(constants)
+        reasons = {"theta_ratio": ratio} | ({"theta_broken": broken} if broken else {})
+        return replace(problem, theta1=ratio, theta2=1.0), reasons
 
-    def _problem(self, number: int, cohort: tuple[int, ...], *, fixed_share: Floats | None = None) -> Problem:
+    @cached_property
+    def _first(self) -> dict[str, Any]:
+        """The constants at the clients' initial models, measured before the run."""
+        return {"round": -1, **initial_constants(self.world, self.theory)}
+
+    def _problem(
+        self, number: int, cohort: tuple[int, ...], *, fixed_share: Floats | None = None, limited: bool | None = None
+    ) -> Problem:
         """The round's allocation problem: the state of the cohort's devices, the model's sizes, the limits.
 
-        With `fixed_share` the work is fixed: all of it counts as the base's, none as the head's.
+        With `fixed_share` the work is fixed: all of it counts as the base's, none as the head's, and there are no
+        limits unless it is `limited`.
         """
         settings, radio, split = self.settings, self.accountant.settings, self.world.split
         state = of_participants(self.accountant.fleet.state(number), cohort)
         fixed = fixed_share is not None
+        limits = not fixed if limited is None else limited
         cycles, head_work = (1.0, 1.0) if fixed else planned_work(self.world, radio)
         share = np.full(len(cohort), cycles) if fixed_share is None else fixed_share
         return Problem.of(
@@ -221,17 +264,31 @@ class Planner:
             batch_size=self.world.samples(cohort),
             cycles_per_sample=radio.cycles_per_sample * share,
             energy_coefficient=state.energy_coefficient,
-            deadline_s=None if fixed else settings.deadline_s,
-            energy_budget_j=None if fixed else settings.energy_budget_j,
+            deadline_s=settings.deadline_s if limits else None,
+            energy_budget_j=settings.energy_budget_j if limits else None,
             k_min=settings.k_min,
             k_max=settings.k_max,
             r_min=settings.r_min,
             bandwidth_hz=float(state.bandwidth_hz),
             noise_w_per_hz=state.noise_w_per_hz,
-            base_size=split.shared_size,
+            base_size=split.size if fixed else split.shared_size,
             head_size=0 if fixed else split.private_size,
             head_work=head_work,
             value_bits=radio.value_bits,
             theta1=settings.theta1,
             theta2=settings.theta2,
         )
+
+
+def _only(plan: RoundPlan, places: list[int]) -> RoundPlan:
+    """A plan, which has no shares yet, for some of its participants."""
+    participants = tuple(plan.participants[place] for place in places)
+    return replace(plan, participants=participants, k=plan.k[places], r=plan.r[places])
+
+
+def _nobody(number: int, client: int, why: str) -> InfeasibleError:
+    """The refusal of a round that no client can take part in."""
+    return InfeasibleError(
+        f"No client can take part in round {number}: {why} (client {client}). Raise allocation.deadline_s or "
+        "allocation.energy_budget_j."
+    )

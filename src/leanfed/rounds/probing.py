@@ -22,6 +22,7 @@ from leanfed.theory.constants import Probe, divergence_sq, estimate_constants, p
 
 BATCHES = 4  # mini-batches per probe, for G and sigma
 MEASURED = ("loss", "l1", "l2", "g_sq", "m", "sigma_sq", "delta_sq")
+CONSTANTS = ("theory_l1", "theory_l2", "theory_g_sq", "theory_m", "theory_sigma_sq", "theory_eta")
 
 
 class TheorySettings(Section):
@@ -74,9 +75,9 @@ class Prober:
             **{f"theory_{name}": None for name in MEASURED},
         }
         due = plan.round % self.settings.every == 0 and plan.participants
-        return row | self._measure(server, clients, plan) if due else row
+        return row | self.measure(server, clients, plan) if due else row
 
-    def _measure(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> dict[str, float]:
+    def measure(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> dict[str, float]:
         """The measured values of one round, by column."""
         world, there = self.world, len(plan.participants)
         drawn = stream(world.task.seed, "probe", plan.round).choice(
@@ -119,3 +120,12 @@ class Prober:
         """Weights of some clients, normalised to sum to one."""
         gamma = self.world.task.gamma[list(clients)]
         return np.asarray(gamma / gamma.sum()) if len(clients) else gamma
+
+
+def initial_constants(world: World, settings: TheorySettings) -> dict[str, Any]:
+    """What the constants of Assumptions 1-3 are at the clients' initial, whole models: known before the first round."""
+    everyone = range(world.task.clients)
+    plan = RoundPlan(0, tuple(everyone), np.ones(len(everyone)), np.ones(len(everyone)))
+    server, clients = world.algorithm.start_server(world.task), world.new_clients()
+    found = Prober(settings, world, world.new_learner()).measure(server, clients, plan)
+    return {**{name: found[name] for name in CONSTANTS[:-1]}, "theory_eta": world.training.rate(0)}

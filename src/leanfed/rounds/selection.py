@@ -49,7 +49,7 @@ class Selection(Protocol):
 
 SELECTIONS: Final[Registry[Selection]] = Registry("selection")
 _NEEDED = {"cohorts": "cohorts", "due": "within_rounds"}  # rule -> the setting that it requires
-_BUILT_IN = {"fraction", "available", *_NEEDED}
+_BUILT_IN = {"fraction", "available", "poisson", *_NEEDED}
 
 
 def _registered(rule: str | None) -> str | None:
@@ -63,8 +63,9 @@ class Participation(Section):
     """Who is asked to take part in a round."""
 
     rule: Annotated[str | None, AfterValidator(_registered)] = None
-    """fraction, cohorts, due, available (everyone who can be reached), or one of your own; None: cohorts or due if
-    their setting below is given, else fraction."""
+    """fraction, cohorts, due, available (everyone who can be reached), poisson (each client by itself with probability
+    fraction, as accounting for privacy needs it), or one of your own; None: cohorts or due if their setting below is
+    given, else fraction."""
     fraction: float = Field(default=1.0, gt=0, le=1)
     """Share of the clients drawn for each round, at least one."""
     cohorts: tuple[tuple[int, ...], ...] | None = Field(default=None, min_length=1)
@@ -98,6 +99,8 @@ class Participation(Section):
 def select(settings: Participation, now: Moment) -> tuple[int, ...]:
     """The clients asked in a round, in increasing order."""
     chosen = sorted(SELECTIONS[settings.selection](settings, now))
+    if not chosen and settings.selection == "poisson":
+        return ()
     if not chosen or len(set(chosen)) != len(chosen) or not 0 <= chosen[0] <= chosen[-1] < now.clients:
         raise LeanfedError(
             f"The selection {settings.selection!r} must ask different clients from 0 to {now.clients - 1}, at least "
@@ -128,6 +131,12 @@ def drawn_and_due(settings: Participation, now: Moment) -> Collection[int]:
     every = settings.within_rounds or 1
     turns = stream(now.seed, "turns").permutation(now.clients) % every
     return {*drawn_fraction(settings, now), *np.flatnonzero(turns == now.round % every).tolist()}
+
+
+@SELECTIONS.register("poisson")
+def each_by_itself(settings: Participation, now: Moment) -> Collection[int]:
+    """Every client with the same probability and independently of the others; there may be none."""
+    return np.flatnonzero(stream(now.seed, "cohort", now.round).random(now.clients) < settings.fraction).tolist()
 
 
 @SELECTIONS.register("available")

@@ -15,9 +15,11 @@ from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ClientState, Cohort, Training
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, RoundPlan
+from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import Aggregation, WeightedMean
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import STATISTICS
+from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.selection import Moment, Participation, select
 from leanfed.streams import stream
 from leanfed.tasks.chain import Chain, tail_share
@@ -37,6 +39,22 @@ class World:
     renew_statistics: int = 0  # batches on which a client renews its running statistics before a test
     scratch: Path | None = None  # folder for client states that do not fit into memory
     aggregation: Aggregation = field(default_factory=WeightedMean)
+    adversary: Adversary = field(default_factory=Adversary)
+    ledger: Ledger | None = None  # of a private run
+
+    @cached_property
+    def liars(self) -> frozenset[int]:
+        """The clients that lie."""
+        return self.adversary.liars(self.task.clients, self.task.seed)
+
+    @cached_property
+    def judged(self) -> Floats:
+        """gamma of the clients whose results count: without those that lie."""
+        if not self.liars:
+            return self.task.gamma
+        gamma = self.task.gamma.copy()
+        gamma[list(self.liars)] = 0.0
+        return np.asarray(gamma / gamma.sum())
 
     @cached_property
     def split(self) -> Split:
@@ -89,7 +107,7 @@ class World:
         """The round's participants with the method's own keep rates."""
         cohort = self.cohort(round_number, reachable)
         k, r = self.algorithm.rates(self.task.clients)
-        chosen = np.array(cohort)
+        chosen = np.array(cohort, dtype=np.int64)
         return RoundPlan(round_number, cohort, k[chosen], r[chosen])
 
     def samples(self, clients: tuple[int, ...]) -> Floats:

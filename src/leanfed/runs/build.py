@@ -36,12 +36,14 @@ from leanfed.results import (
     write_summary,
     write_table,
 )
+from leanfed.rounds.adversary import flipped
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import majority_f1
 from leanfed.rounds.loop import Progress, RoundRecord, play, start
 from leanfed.rounds.planning import Planner
+from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.weights import write_weights
 from leanfed.rounds.world import World
 from leanfed.runs.describe import describe_world, write_devices
@@ -105,7 +107,7 @@ def run(
         if given is not None:
             write_text(folder.given, given)
         describe(folder, experiment)
-        _log_start(folder, settings)
+        _log_start(folder, settings, experiment)
         return _play_in_folder(experiment, folder, listen)
 
 
@@ -125,10 +127,13 @@ def describe(folder: RunFolder, experiment: Experiment) -> None:
         write_devices(folder.fleet, experiment.planner.accountant.fleet, settings.rounds)
 
 
-def _log_start(folder: RunFolder, settings: Settings) -> None:
+def _log_start(folder: RunFolder, settings: Settings, experiment: Experiment) -> None:
     folder.log("start")
     for note in settings.notes():
         folder.log("note", text=note)
+    rounds = experiment.settings.rounds
+    if rounds != settings.rounds:
+        folder.log("note", text=f"the privacy budget ends after {rounds} of the {settings.rounds} rounds.")
 
 
 def resume(
@@ -160,7 +165,7 @@ def resume(
         experiment = prepare(settings, data_dir, scratch=folder.path)
         describe(folder, experiment)
         if not any(folder.read_events()):  # killed before its first word
-            _log_start(folder, settings)
+            _log_start(folder, settings, experiment)
         folder.log("resume")
         return _play_in_folder(experiment, folder, listen, notify)
 
@@ -168,7 +173,9 @@ def resume(
 def prepare(settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None) -> Experiment:
     """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused."""
     world = build_world(settings, data_dir, scratch)
-    planner = Planner(settings.allocation, Accountant(settings.radio, world), settings.rounds)
+    settings = within_budget(settings, world.ledger)
+    accountant = Accountant(settings.radio, world)
+    planner = Planner(settings.allocation, accountant, settings.rounds, settings.theory)
     _check_uploads(world, planner.plan(0).plan)  # refuses now what would fail in the first round
     return Experiment(settings, world, planner)
 
@@ -189,8 +196,33 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
     """The task and method of the settings; `scratch` is a folder for client states that do not fit into memory."""
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
     renew = settings.evaluation.renew_statistics
-    who, rule = settings.participation, settings.aggregation
-    return World(task, settings.algorithm, settings.training, who, renew, scratch, rule)
+    who, rule, adversary = settings.participation, settings.aggregation, settings.adversary
+    if adversary.kind == "label-flip":
+        task = flipped(task, adversary.liars(task.clients, task.seed))
+    ledger = _ledger(settings, task)
+    return World(task, settings.algorithm, settings.training, who, renew, scratch, rule, adversary, ledger)
+
+
+def _ledger(settings: Settings, task: Task) -> Ledger | None:
+    """The privacy of a run; its divisor is the number of clients that a round expects, which is public."""
+    if settings.privacy.unit == "none":
+        return None
+    who, clients = settings.participation, task.clients
+    poisson = who.selection == "poisson"
+    asked = who.fraction * clients if poisson else max(1, round(who.fraction * clients))
+    return Ledger(settings.privacy, who.fraction if poisson else 1.0, asked, clients, settings.rounds, task.seed)
+
+
+def within_budget(settings: Settings, ledger: Ledger | None) -> Settings:
+    """The settings with as many rounds as the privacy budget allows."""
+    if ledger is None or ledger.affordable == settings.rounds:
+        return settings
+    if not ledger.affordable:
+        raise SettingsError(
+            f"privacy.epsilon = {settings.privacy.epsilon:g} does not allow a single round at noise_multiplier = "
+            f"{ledger.noise:g}: it costs {ledger.epsilon(1):.3g}. Raise one of the two."
+        )
+    return settings.model_copy(update={"rounds": ledger.affordable})
 
 
 def engine_of(settings: Settings, world: World) -> Engine:

@@ -20,20 +20,23 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-import leanfed.algorithms  # noqa: F401  (registers the methods)
+import leanfed.algorithms  # registers the methods
+import leanfed.rounds.robust  # noqa: F401  (registers rules)
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
-from leanfed.algorithms.contract import Training
+from leanfed.algorithms.contract import ServerStep, Training
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.allocation.base import ALLOCATORS
 from leanfed.errors import SettingsError, nearest
 from leanfed.files import parse_json, parse_toml, read_text
 from leanfed.records import Section
 from leanfed.registry import Registry
-from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean
+from leanfed.rounds.adversary import Adversary
+from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean, why_plain_step
 from leanfed.rounds.costs import RadioSettings
 from leanfed.rounds.engine import ENGINES
 from leanfed.rounds.evaluation import EvaluationSettings
 from leanfed.rounds.forms import AllocationSettings
+from leanfed.rounds.privacy import Privacy
 from leanfed.rounds.probing import TheorySettings, why_no_bound
 from leanfed.rounds.selection import SELECTIONS, Participation
 from leanfed.simulation.choose import AUTO
@@ -110,6 +113,10 @@ class Settings(Section):
         default_factory=WeightedMean
     )
     """What the server makes of the uploads: the rule and its own settings."""
+    privacy: Privacy = Field(default_factory=Privacy)
+    """Differential privacy of the shared part."""
+    adversary: Adversary = Field(default_factory=Adversary)
+    """Dishonest clients, for experiments."""
     radio: RadioSettings = Field(default_factory=RadioSettings)
     """What rounds cost."""
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
@@ -128,12 +135,44 @@ class Settings(Section):
         return allocation.fitted(value, task.model)
 
     @model_validator(mode="after")
-    def _theta_has_a_source(self) -> Settings:
-        if self.allocation.theta == "estimated" and not self.theory.every:
-            raise ValueError("allocation.theta = 'estimated' needs measurements; set theory.every, e.g. to 10")
-        reason = why_no_bound(self.algorithm, self.training)
-        if self.allocation.theta == "estimated" and reason is not None:
-            raise ValueError(f"allocation.theta = 'estimated' has no theorem to go by: {reason}; use theta = 'given'")
+    def _a_damped_step_needs_a_gradient(self) -> Settings:
+        reason = why_plain_step(self.algorithm)
+        if reason is not None and self.training.server != ServerStep():
+            name = self.algorithm.model_dump()["name"]
+            raise ValueError(f"training.server cannot change the step of {name!r}: {reason}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _a_rule_fits_the_uploads(self) -> Settings:
+        reason = self.aggregation.misfit(self.algorithm)
+        if reason is not None:
+            rule, method = (section.model_dump()["name"] for section in (self.aggregation, self.algorithm))
+            other = "mean" if self.algorithm.upload_form == "mask" else "clip"
+            raise ValueError(
+                f"aggregation.name = {rule!r} cannot combine the uploads of {method!r}: {reason}; use {other!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _privacy_covers_what_is_released(self) -> Settings:
+        if self.privacy.unit == "none":
+            return self
+        poisson = self.participation.selection == "poisson"
+        refusals = {
+            "the statistics of shared layers would travel without noise; set task.statistics = 'private'": (
+                self.task.statistics == "shared"
+            ),
+            "masks are no gradients to clip; choose another method": self.algorithm.upload_form == "mask",
+            "only the sum of clipped uploads has a known sensitivity; set aggregation.name = 'mean'": (
+                self.aggregation.single_uploads
+            ),
+            "the accountant 'exact' knows no sampling; set privacy.accountant = 'rdp' or 'pld'": (
+                poisson and self.privacy.accountant == "exact"
+            ),
+        }
+        for reason, broken in refusals.items():
+            if broken:
+                raise ValueError(f"privacy.unit = 'client': {reason}")
         return self
 
     @model_validator(mode="after")
@@ -179,12 +218,33 @@ class Settings(Section):
         """What a user should know of these settings before a run."""
         reason = why_no_bound(self.algorithm, self.training) if self.theory.every else None
         theory = () if reason is None else (f"the gradient norm is recorded without Theorem 1's bound: {reason}.",)
-        return (*self.algorithm.notes(), *theory, *self._ignored_limits())
+        return (*self.algorithm.notes(), *theory, *self._about_theta(), *self._about_privacy(), *self._ignored_limits())
+
+    def _about_privacy(self) -> list[str]:
+        """What privacy does not cover, and why nothing is gained by sampling."""
+        if self.privacy.unit == "none":
+            return []
+        notes = [
+            "privacy covers the shared weights; the server itself, losses, sample counts and tests are not covered."
+        ]
+        if self.participation.selection != "poisson":
+            notes.append(
+                "privacy is counted without sampling: only participation.rule = 'poisson' can be accounted for."
+            )
+        return notes
+
+    def _about_theta(self) -> list[str]:
+        """Where theta comes from, if Theorem 1 does not speak of these settings."""
+        reason = why_no_bound(self.algorithm, self.training)
+        if self.allocation.rule == "own" or self.allocation.theta == "given" or reason is None:
+            return []
+        return [f"theta is estimated by the formulas below Eq. (27), although they do not cover this run: {reason}."]
 
     def _ignored_limits(self) -> list[str]:
         """Limits that were set, though nothing is planned under them."""
         given, usual = self.allocation, AllocationSettings()
-        names = ("deadline_s", "energy_budget_j", "energy_total_j") if given.rule == "own" else ()
+        free = given.rule == "own" and given.wait != "pace"
+        names = ("deadline_s", "energy_budget_j", "energy_total_j") if free else ()
         changed = [name for name in names if getattr(given, name) != getattr(usual, name)]
         return [f"allocation.{name} has no effect with allocation.rule = 'own'." for name in changed]
 

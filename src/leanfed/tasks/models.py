@@ -14,7 +14,7 @@ from torch.nn import functional
 from leanfed.registry import Registry
 from leanfed.tasks.bert_lora import BertLora, lora_split
 from leanfed.tasks.chain import Chain, Stage
-from leanfed.tasks.resnet import ResNet18
+from leanfed.tasks.resnet import ResNet18, SmallResNet
 from leanfed.tasks.text import TextSettings
 
 
@@ -73,8 +73,12 @@ MODELS.add(
     "resnet18-imagenet",
     ModelSpec(partial(ResNet18, stem="large"), input_shape=(3, 32, 32), default_split="stage4.0"),
 )
-
-
+# For CIFAR-10, with group normalisation: a client's few samples need no running statistics. The last block is private.
+for _blocks, _last in ((1, "stage2.0"), (3, "stage3.1")):
+    MODELS.add(
+        f"resnet{6 * _blocks + 2}",
+        ModelSpec(partial(SmallResNet, blocks=_blocks), input_shape=(3, 32, 32), default_split=_last),
+    )
 MODELS.add("bert-lora", TextModelSpec(BertLora, lora_split))
 
 

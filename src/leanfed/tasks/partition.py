@@ -15,6 +15,7 @@ from leanfed.records import Floats, Ints, Section
 from leanfed.streams import stream
 
 DIRICHLET_TRIES = 100
+HELD_BACK_PART = 5  # one in so many training samples
 
 
 class PartitionSettings(Section):
@@ -83,6 +84,19 @@ def all_to(client: int, clients: int, train: int, test: int) -> Partition:
     nothing = np.empty(0, dtype=np.int64)
     parts = ([np.arange(count) if n == client else nothing for n in range(clients)] for count in (train, test))
     return Partition(*map(tuple, parts))
+
+
+def hold_back(partition: Partition, seed: int) -> Partition:
+    """A fifth of each client's training rows, at least one, for its tests in place of its test rows."""
+    train, test = [], []
+    for client, rows in enumerate(partition.train):
+        if len(rows) < 2:
+            raise DataError(f"Client {client} has a single training sample: none can be held back for its tests.")
+        shuffled = stream(seed, "held-back", client).permutation(rows)
+        cut = max(1, len(rows) // HELD_BACK_PART)
+        test.append(np.sort(shuffled[:cut]))
+        train.append(np.sort(shuffled[cut:]))
+    return Partition(tuple(train), tuple(test))
 
 
 def make_partition(train: Ints, test: Ints, classes: int, settings: PartitionSettings, seed: int) -> Partition:

@@ -1,4 +1,4 @@
-"""ResNet-18 for 32x32 colour images, with the stem for small or for large images."""
+"""Residual networks for 32x32 colour images: ResNet-18 with either stem, and the small ones of the CIFAR-10 paper."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.nn import functional
 from leanfed.tasks.chain import Chain, Stage
 
 WIDTHS = (64, 128, 256, 512)  # channels of the four stages
+GROUPS = 8  # of channels that are normalised together
 
 
 class Conv3x3(nn.Conv2d):
@@ -86,6 +87,54 @@ class ResNet18(Chain):
         blocks = {
             f"stage{number}.{place}": block
             for number, stage in enumerate((self.stage1, self.stage2, self.stage3, self.stage4), start=1)
+            for place, block in enumerate(stage)
+        }
+        return {"stem": self.stem, **blocks, "fc": lambda x: self.fc(torch.mean(x, dim=(2, 3)))}
+
+
+class SmallBlock(nn.Module):
+    """BasicBlock with group normalisation, which keeps no running statistics, and a shortcut without weights.
+
+    Where the block halves the image the shortcut takes every second pixel and pads channels with zeros (option A of He
+    et al. 2016).
+    """
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = Conv3x3(inside, outside, stride), nn.GroupNorm(GROUPS, outside)
+        self.conv2, self.norm2 = Conv3x3(outside, outside, 1), nn.GroupNorm(GROUPS, outside)
+        self.stride, self.padding = stride, outside - inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(f(x) + shortcut(x))."""
+        y = functional.relu(self.norm1(self.conv1(x)), inplace=True)
+        same = x[:, :, :: self.stride, :: self.stride]
+        same = functional.pad(same, (0, 0, 0, 0, 0, self.padding)) if self.padding else same
+        return functional.relu(self.norm2(self.conv2(y)) + same, inplace=True)
+
+
+class SmallResNet(Chain):
+    """Three stages of 16, 32 and 64 channels with n blocks each: 6n + 2 layers, of which n = 1 makes ResNet-8."""
+
+    def __init__(self, classes: int, blocks: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(Conv3x3(3, 16, 1), nn.GroupNorm(GROUPS, 16), nn.ReLU(inplace=True))
+        self.stage1, self.stage2, self.stage3 = (
+            nn.Sequential(
+                SmallBlock(inside, outside, stride), *(SmallBlock(outside, outside, 1) for _ in range(blocks - 1))
+            )
+            for inside, outside, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2))
+        )
+        self.fc = nn.Linear(64, classes)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+    def stages(self) -> dict[str, Stage]:
+        """(batch, 3, 32, 32) -> (batch, classes), block by block."""
+        blocks = {
+            f"stage{number}.{place}": block
+            for number, stage in enumerate((self.stage1, self.stage2, self.stage3), start=1)
             for place, block in enumerate(stage)
         }
         return {"stem": self.stem, **blocks, "fc": lambda x: self.fc(torch.mean(x, dim=(2, 3)))}

@@ -54,6 +54,10 @@ class Split:
         """The split with every parameter shared."""
         return Split(shared=self.shapes, private={})
 
+    def all_private(self) -> Split:
+        """The split with every parameter private."""
+        return Split(shared={}, private=self.shapes)
+
 
 def split_after(model: nn.Module, layer: str) -> Split:
     """Split after `layer`: it and everything before it is the shared base, the rest the private head.

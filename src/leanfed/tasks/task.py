@@ -21,11 +21,12 @@ from leanfed.tasks.batch import Batch as Batch
 from leanfed.tasks.cache import Samples, load_samples
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.models import MODELS, build_model, default_split
-from leanfed.tasks.partition import Partition, PartitionSettings, all_to, make_partition
+from leanfed.tasks.partition import Partition, PartitionSettings, all_to, hold_back, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
 from leanfed.tasks.text import TextSettings, Tokens, load_tokens
 
 Change = Literal["crop", "flip"]
+HELD_BACK = "held-back"
 SHIFT = 4  # pixels in each direction by which a crop may shift an image
 
 
@@ -43,7 +44,8 @@ class TaskSettings(Section):
     augment: tuple[Change, ...] = ()
     """How training images are changed each time they are drawn: "crop" (shifted by up to 4 pixels), "flip"."""
     test_on: str = "test"
-    """The split that clients are tested on; "validation" for choosing settings, where a data set has one."""
+    """The split that clients are tested on. For choosing settings: "held-back", a fifth of each client's own training
+    samples, which it then does not train on; or "validation", where a data set has one."""
     text: TextSettings = Field(default_factory=TextSettings)
     """The encoder of a text model; image models have none."""
     partition: PartitionSettings = Field(default_factory=lambda: PartitionSettings(kind="class", classes_per_client=2))
@@ -168,11 +170,16 @@ class Task:
 def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None, *, owner: int | None = None) -> Task:
     """Load the data, partition it over clients (or give it all to `owner`), and check that it fits the model."""
     spec = DATASETS[settings.dataset]
-    train, test = (_inputs(settings, split, data_root) for split in ("train", settings.test_on))
+    held_back = settings.test_on == HELD_BACK
+    train, test = (
+        _inputs(settings, split, data_root) for split in ("train", "test" if held_back else settings.test_on)
+    )
     if owner is None:
         partition = make_partition(train.labels, test.labels, spec.classes, settings.partition, seed)
     else:
         partition = all_to(owner, settings.partition.clients, len(train.labels), len(test.labels))
+    if held_back:
+        test, partition = train, hold_back(partition, seed)
     task = Task(settings, seed, train, test, partition)
     _ = task.split  # raises for an unknown layer now rather than in the first round
     return task

@@ -15,7 +15,7 @@ client's gradient differs from F_n's by more than sampling noise, so the measure
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -133,3 +133,16 @@ def theta2(constants: Constants, *, form: str = "corrected") -> float:
             f"Use a learning rate below 3/L2 = {highest:g}, and a gradient bound above 0."
         )
     return float(value)
+
+
+def theta_ratio(constants: Constants) -> tuple[float, str]:
+    """theta1/theta2 as the paper has them, and why its condition eta < 3/L2 is broken, if it is.
+
+    Then the ratio is that of eta = 1/L2, the longest step that does not overshoot: L1 L2 M/G^2.
+    """
+    highest = 3.0 / constants.gradient_lipschitz if constants.gradient_lipschitz > 0.0 else np.inf
+    if constants.learning_rate < highest:
+        return theta1(constants) / theta2(constants, form="paper"), ""
+    tame = replace(constants, learning_rate=highest / 3.0)
+    why = f"the learning rate {constants.learning_rate:g} is not below 3/L2 = {highest:.3g}; prices are those of 1/L2"
+    return theta1(tame) / theta2(tame, form="paper"), why

@@ -36,7 +36,9 @@ from leanfed.reproduction.judging import (
 from leanfed.reproduction.paper.figures import FINAL, GAIN, GUESS, OWN_PACE, SUSTAINED
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
-CLAIMS = [(name, place) for name in ENTRIES for place in range(len(ENTRIES[name].claims))]
+# An entry whose runs have only begun has no results yet.
+THERE = [name for name in ENTRIES if (RESULTS / name / "results.json").is_file()]
+CLAIMS = [(name, place) for name in THERE for place in range(len(ENTRIES[name].claims))]
 UNTRAINED = ("bandwidth", "parameters", "convergence")  # entries whose numbers no guess could give
 Value = float | None
 Change = Callable[[Number, Value], Value]

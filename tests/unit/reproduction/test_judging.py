@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from leanfed.reproduction.judging import (
     Book,
@@ -115,3 +117,15 @@ def test_a_mean_needs_every_seed() -> None:
     assert Number(A, None, {0: 1.0, 1: None}).mean is None
     assert Number(A, None, {}).mean is None
     assert spread([0.5]) == "0.50 (1)"
+
+
+@pytest.mark.parametrize("count", range(2, 11))
+def test_the_interval_is_students(count: int) -> None:
+    values = [0.5 + 0.1 * (place % 3) for place in range(count)]
+    expected = stats.t.interval(0.95, count - 1, np.mean(values), stats.sem(values))
+    assert Number(A, None, dict(enumerate(values))).interval == pytest.approx(expected, rel=1e-3)
+
+
+def test_there_is_no_interval_of_one_seed_or_of_a_target_that_was_missed() -> None:
+    assert Number(A, None, {0: 1.0}).interval is None
+    assert Number(A, None, {0: 1.0, 1: None}).interval is None

@@ -9,7 +9,7 @@ import pytest
 
 import leanfed as package
 from leanfed.files import read_json, write_json
-from leanfed.reproduction.library import RunLibrary, content_key, job_digest, two_currencies
+from leanfed.reproduction.library import RunLibrary, content_key, job_digest, learning_key, two_currencies
 from leanfed.runs.settings import Settings
 
 TINY: dict[str, Any] = {
@@ -45,6 +45,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             True,
         ),  # a method's own rates feel none of it
         ({"allocation": {"rule": "own", "bandwidth": "min-max"}}, False),
+        ({"allocation": {"wait": "fastest"}}, False),
+        ({"allocation": {"fastest": 0.3}}, True),
         ({"seed": 1}, False),
         ({"run": {"engine": "reference"}}, False),
         ({"training": {"learning_rate": 0.05}}, False),
@@ -69,6 +71,18 @@ def test_a_joint_plan_feels_its_form() -> None:
 def test_rounds_count_where_plans_look_ahead(allocation: dict[str, Any], same: bool) -> None:
     joint = {"algorithm": {"name": "flpdsp"}, "allocation": {"rule": "joint", **allocation}}
     assert (content_key(tiny(**joint, rounds=6)) == content_key(tiny(**joint, rounds=9))) is same
+
+
+def test_who_is_waited_for_says_which_settings_count() -> None:
+    def key(**allocation: Any) -> str:
+        return content_key(tiny(allocation=allocation))
+
+    assert key(wait="fastest") != key(wait="fastest", fastest=0.3)
+    assert key(wait="fastest") == key(wait="fastest", deadline_s=3.0)
+    assert key(wait="pace") != key(wait="pace", deadline_s=3.0)
+    assert key(wait="pace") == key(wait="pace", bandwidth="min-max")
+    assert learning_key(tiny()) is not None
+    assert learning_key(tiny(allocation={"wait": "pace"})) is None
 
 
 @pytest.mark.parametrize(("section", "setting"), [("allocation", "settle"), ("algorithm", "head_steps")])

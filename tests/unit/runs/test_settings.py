@@ -27,7 +27,7 @@ def read(tmp_path: Path, text: str, *changes: str) -> Settings:
         ("[task]\ndatset = 'mnist'", r"s\.toml:2: unknown setting 'task.datset': did you mean 'dataset'\?"),
         ("rounds = 3\n[taks]\nx = 1", r"s\.toml:2: unknown setting 'taks': did you mean 'task'\?"),
         ("[algorithm]\nname = 'fedperr'", r"s\.toml: Unknown algorithm 'fedperr': did you mean 'fedper'\?"),
-        ("[algorithm]\nname = 'fedper'\nk = 0.5", r"s\.toml:3: unknown setting 'algorithm.k': known: name\."),
+        ("[algorithm]\nname = 'local'\nk = 0.5", r"s\.toml:3: unknown setting 'algorithm.k': known: name\."),
         ("[algorithm]\nk = 0.5", r"algorithm needs a name, one of: fedavg, "),
         (
             "[algorithm]\nname = 'flpdsp'\nk = 0",

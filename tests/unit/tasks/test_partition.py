@@ -8,8 +8,15 @@ from pydantic import ValidationError
 
 from leanfed.errors import DataError, SettingsError
 from leanfed.streams import stream
-from leanfed.tasks.partition import PartitionSettings, draw_classes, make_partition, matching_counts
-from leanfed.tasks.task import draw_rows, epoch_rows
+from leanfed.tasks.partition import (
+    Partition,
+    PartitionSettings,
+    draw_classes,
+    hold_back,
+    make_partition,
+    matching_counts,
+)
+from leanfed.tasks.task import TaskSettings, build_task, draw_rows, epoch_rows
 
 TRAIN = np.repeat(np.arange(10), 60)
 TEST = np.repeat(np.arange(10), 10)
@@ -155,3 +162,25 @@ def test_a_client_whose_largest_class_is_used_up_gets_a_test_sample_of_its_next(
     assert matching_counts(train, np.array([1, 2])).tolist() == [[1, 0], [0, 1], [0, 1]]
     with pytest.raises(DataError, match=r"Client 2 holds .* of class 0, and .* 3 clients cannot share 3 test samples"):
         matching_counts(np.array([[9, 0], [0, 9], [3, 0]]), np.array([1, 2]))
+
+
+def test_held_back_samples_are_the_clients_own_and_are_not_trained_on() -> None:
+    whole = make_partition(TRAIN, TEST, 10, PartitionSettings(kind="class", classes_per_client=2, clients=5), 0)
+    held = hold_back(whole, 3)
+    for before, train, test in zip(whole.train, held.train, held.test, strict=True):
+        assert sorted([*train, *test]) == before.tolist()
+        assert len(test) == len(before) // 5
+    assert all(np.array_equal(a, b) for a, b in zip(held.test, hold_back(whole, 3).test, strict=True))
+    assert not np.array_equal(held.test[0], hold_back(whole, 4).test[0])
+
+
+def test_a_single_sample_cannot_be_held_back() -> None:
+    with pytest.raises(DataError, match=r"Client 1 has a single training sample"):
+        hold_back(Partition((np.arange(5), np.array([7])), (np.arange(2), np.arange(2))), 0)
+
+
+def test_a_task_can_be_tested_on_held_back_samples() -> None:
+    settings = {"test_on": "held-back", "partition": {"kind": "class", "classes_per_client": 2, "clients": 5}}
+    task = build_task(TaskSettings.model_validate(settings), seed=0)
+    assert task.test is task.train
+    assert not set(task.partition.train[0]) & set(task.partition.test[0])

@@ -1,4 +1,4 @@
-"""ResNet-18: the paper's sizes, every cut, and gradients of a plain model."""
+"""Residual networks: the paper's sizes, every cut, and gradients of a plain model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from leanfed.tasks.models import MODELS, build_model
-from leanfed.tasks.resnet import Conv3x3, ResNet18
+from leanfed.tasks.resnet import Conv3x3, ResNet18, SmallBlock
 from leanfed.tasks.split import FlatModel, flatten, split_after
 
 NARROW = (4, 6, 8, 10)
@@ -89,3 +89,25 @@ def test_a_clients_gradient_is_that_of_a_plain_model(stem: str) -> None:
     theirs = torch.cat([parameters[name].grad.reshape(-1) for name in split.shapes])
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     assert (gradient - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+@pytest.mark.parametrize(("name", "base", "head"), [("resnet8", 19_088, 56_202), ("resnet20", 195_088, 74_634)])
+def test_the_small_ones_keep_no_statistics(name: str, base: int, head: int) -> None:
+    model = build_model(name, 10, 0)
+    split = split_after(model, MODELS[name].default_split)
+    assert (split.shared_size, split.private_size) == (base, head)
+    assert FlatModel(model, split).statistics.size == 0
+    assert model(pictures()[0]).shape == (4, 10)
+    last = next(iter(split.private))
+    assert last.startswith(f"stage3.{0 if name == 'resnet8' else 2}.")  # the last block
+
+
+def test_a_shortcut_without_weights_halves_and_pads() -> None:
+    block = SmallBlock(8, 16, 2)
+    for part in (block.norm1, block.norm2):
+        nn.init.zeros_(part.weight)
+        nn.init.zeros_(part.bias)
+    x = torch.rand(2, 8, 4, 4)
+    expected = torch.zeros(2, 16, 2, 2)
+    expected[:, :8] = x[:, :, ::2, ::2]
+    assert torch.equal(block(x), expected)

@@ -100,6 +100,11 @@ def read_settings(text: str) -> Settings:
     settings = Settings.from_values(values, "run-config key 'settings'")
     if settings.task.statistics == "shared":
         raise SettingsError("task.statistics = 'shared' is for simulations; a fleet sends updates only. Set 'private'.")
+    if settings.privacy.unit != "none" or settings.adversary.kind != "none":
+        raise SettingsError(
+            "[privacy] and [adversary] are for simulations: a fleet's server adds no noise, and its nodes are "
+            "what they are. Leave them out."
+        )
     if settings.radio.value_bits == 64:
         raise SettingsError("radio.value_bits = 64, but updates travel with 32- or 16-bit values. Set one of those.")
     return settings

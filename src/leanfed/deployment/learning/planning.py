@@ -68,7 +68,9 @@ class FleetPlanner:
         self.reports = ReportedFleet(settings.radio, world, self.accountant.fleet) if measured else None
         if self.reports is not None:
             self.accountant.fleet = self.reports
-        self.planner = Planner(settings.allocation, self.accountant, settings.rounds)
+        # The server has no samples to measure the theory's constants on: the given prices stand for them.
+        allocation = settings.allocation.model_copy(update={"theta": "given"})
+        self.planner = Planner(allocation, self.accountant, settings.rounds)
         self._before = self.planner.memory()
 
     def plan(self, number: int, available: Collection[int]) -> Planned | None:

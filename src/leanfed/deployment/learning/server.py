@@ -25,6 +25,7 @@ from leanfed.deployment.learning.reported_fleet import DeviceReport
 from leanfed.errors import LeanfedError
 from leanfed.records import RoundPlan
 from leanfed.results import RunFolder, joined
+from leanfed.rounds.aggregation import stepped
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
@@ -212,7 +213,7 @@ class FleetServer:
             members = list(plan.participants)
             uploads = [accepted[client].upload for client in members]
             mean = planner.world.aggregation.combine(len(server.shared), gamma[members], uploads)
-            server = self.settings.algorithm.step(server, mean, self.settings.training, number)
+            server = stepped(self.settings.algorithm, server, mean, self.settings.training, number)
         outcome = outcome_of(server, accepted)
         self._complete_pending()
         finished = self.pending

@@ -6,6 +6,8 @@ from leanfed.reproduction.paper import (
     bandwidth,
     cifar10,
     convergence,
+    fair,
+    felt,
     joint,
     literal,
     mrpc,
@@ -13,6 +15,7 @@ from leanfed.reproduction.paper import (
     partition,
     personal,
     svhn,
+    theta,
 )
 
 __all__ = [
@@ -20,6 +23,8 @@ __all__ = [
     "bandwidth",
     "cifar10",
     "convergence",
+    "fair",
+    "felt",
     "joint",
     "literal",
     "mnist",
@@ -28,4 +33,5 @@ __all__ = [
     "partition",
     "personal",
     "svhn",
+    "theta",
 ]

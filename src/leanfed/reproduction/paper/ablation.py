@@ -195,6 +195,7 @@ ENTRIES.add(
         ),
         jobs=_jobs,
         measure=_measure,
+        first_seed=MNIST.first_seed,
         form=Form(
             rows=("method",),
             columns=("quantity",),

@@ -38,6 +38,7 @@ def cost_table(
             page=tuple(share_of(yardstick) for yardstick in YARDSTICKS[:2]),
         ),
         seeds=seeds,
+        first_seed=study.first_seed,
         **about,
     )
 

@@ -51,6 +51,7 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
             panels=tuple(f"({letter}) {name}" for letter, name in zip(letters, study.partitions, strict=False)),
             looks=LOOKS,
         ),
+        first_seed=study.first_seed,
         **about,
     )
 

@@ -103,6 +103,7 @@ def entry(
         claims=tuple(claims),
         jobs=lambda scale: MNIST.jobs(methods, scale, partitions=PARTITIONS),
         measure=measure,
+        first_seed=MNIST.first_seed,
         form=Form(rows=("method",), columns=("partition", "target"), block="quantity"),
         seeds=seeds,
         settings=(

@@ -52,6 +52,7 @@ ENTRIES.add(
         ),
         jobs=lambda scale: MNIST.jobs(METHODS, scale, partitions=PARTITIONS),
         measure=_measure,
+        first_seed=MNIST.first_seed,
         form=Form(rows=("method",), columns=("partition",), block="quantity", panels=PARTITIONS, looks=LOOKS),
         settings=f"configs/joint_*.toml with {', '.join(LITERAL)}",
         reduced="one seed, evaluated every 10 rounds",

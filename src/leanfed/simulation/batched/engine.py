@@ -103,7 +103,7 @@ class BatchedEngine(Engine):
             hits += results[2]
         sizes = np.array([len(rows) for rows in self.world.task.partition.test])
         pooled = hits if self.world.task.classes == 2 else None
-        return Evaluation(right / sizes, loss / sizes, self.world.task.gamma, pooled)
+        return Evaluation(right / sizes, loss / sizes, self.world.judged, pooled)
 
     def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats, Hits]:
         """(correct predictions, summed losses, hits) of some pieces; runs in a worker thread."""

@@ -1,0 +1,64 @@
+"""Methods that train the shared and the private part together and upload the shared gradient, whole or sparsified."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import override
+
+from leanfed.algorithms.base import Algorithm, KeepRates, per_client
+from leanfed.algorithms.contract import Cohort, Learner, Training, Updates
+from leanfed.algorithms.local import LocalRun, local_steps
+from leanfed.algorithms.uploads import sparsified
+from leanfed.compression.sparsify import Sparsification
+from leanfed.records import Floats
+from leanfed.tasks.split import Split
+
+
+class Decoupled(Algorithm):
+    """Both parts take the same steps; the shared gradient is uploaded, the private part stays."""
+
+    k: KeepRates = 1.0
+    """Keep rate of the shared gradient; one number, or one per client. 1: all of it."""
+    sparsify: Sparsification = Field(default_factory=Sparsification)
+    """How gradient entries are chosen."""
+
+    @override
+    def rates(self, clients: int) -> tuple[Floats, Floats]:
+        return per_client(self.k, clients, "algorithm.k"), np.ones(clients)
+
+    @property
+    @override
+    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
+        whole = np.all(np.asarray(self.k) == 1.0) and self.sparsify.select == "topk"
+        return "dense" if whole and not self.sparsify.error_feedback else "sparse"
+
+    @override
+    def holds(self, split: Split, training: Training) -> dict[str, int]:
+        return {**super().holds(split, training), **self.sparsify.holds(split.shared_size)}
+
+    @override
+    def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
+        run = self.train(shared, cohort, learner)
+        uploads, unsent = sparsified(run.gradient, len(shared), cohort, learner.picks, self.sparsify)  # Eq. (5)
+        return Updates(uploads, run.private, {**run.memory, **unsent}, run.loss, run.samples)
+
+    def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:
+        """The clients' local steps."""
+        return local_steps(shared, cohort, learner, head_steps=self.steps_of_head)
+
+
+class WithHead(Decoupled):
+    """A method whose private part is the model's head, which may take several steps on the features of a batch."""
+
+    head_steps: int = Field(default=1, ge=1, le=10_000)
+    """Steps of the head on each batch (Algorithm 1 takes one). Only the first computes the base's gradient; the others
+    reuse the base's features."""
+
+    @property
+    @override
+    def steps_of_head(self) -> int:
+        return self.head_steps
