@@ -54,7 +54,7 @@ def test_the_study_of_the_page_is_carried_out_once(tmp_path: Path) -> None:
     assert "minus FedPer" in shown
     assert "±" in (out / "table.md").read_text(encoding="utf-8")
     assert r"\begin{tabular}" in (out / "table.tex").read_text(encoding="utf-8")
-    rows = list(csv.DictReader((out / "runs.csv").open()))
+    rows = list(csv.DictReader((out / "runs.csv").read_text().splitlines()))
     assert {row["seed"] for row in rows} == {"0", "1"}
     assert len(rows) == 8
     assert (out / "curves-1.png").stat().st_size > 5_000

@@ -31,11 +31,12 @@ SMALLEST_KEEP_RATE = 0.01  # where the measurements begin
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """What every client would send: its keep rate, its bits (inf: it cannot), and what that is worth."""
+    """What every client would send: its keep rate, its bits, what that is worth, and whether it is anything at all."""
 
     k: Floats  # (N,)
     bits: Floats  # (N,)
     worth: Floats  # (N,)
+    able: Mask | bool = True  # (N,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +161,7 @@ def _upload(problem: Problem, k: float, payload: str) -> Upload:
     """An upload at one keep rate for all, within each client's bounds; none of them of less than one entry."""
     each = np.clip(k, problem.k_min, problem.k_max)
     bits = bits_of(each, problem.base_size, problem.value_bits, payload)
-    return Upload(each, np.where(each * problem.base_size >= 1.0, bits, np.inf), worth(each))
+    return Upload(each, bits, worth(each), each * problem.base_size >= 1.0)
 
 
 def _try(problem: Problem, upload: Upload, due: Mask) -> _Trial | None:
@@ -168,7 +169,7 @@ def _try(problem: Problem, upload: Upload, due: Mask) -> _Trial | None:
     bits = upload.bits
     r = whole_heads(problem, bits)
     alone_s = _alone(problem, bits, r)
-    reachable = np.isfinite(alone_s)
+    reachable = np.isfinite(alone_s) & upload.able
     if not reachable.any():
         return None
     deadline_s = _deadlines(problem.only(reachable), bits[reachable], r[reachable], alone_s[reachable])

@@ -121,7 +121,8 @@ class Repair:
 
     def __init__(self, book: Book, rule: Rule) -> None:
         self.turn = 0  # the smaller is lowered in one turn, the larger raised in the next
-        self.values = {key_of(one.labels): one.mean or 1.0 for one in book.numbers}
+        self.values = {key_of(labels): 1.0 for labels in rule.cells()}  # also of what no seed has reached
+        self.values |= {key_of(one.labels): one.mean or 1.0 for one in book.numbers}
         for _ in range(30):
             if rule.judge(self.book()).outcome in ("holds", "within"):
                 break

@@ -56,11 +56,19 @@ def run_values(
         "resume": resume,
         "audit": str(fleet.audit.path),
     }
-    if not read_json(fleet.running)["insecure"]:
-        given["bindings"] = str(fleet.bindings)
-    if clash := sorted(set(given) & set(changes)):
+    if clash := sorted({*given, "bindings"} & set(changes)):
         raise InputError(f"{clash[0]} is set by `deploy run` itself. Leave it out of --set.")
+    if not running_server(fleet)["insecure"]:
+        given["bindings"] = str(fleet.bindings)
     return given | dict(changes)
+
+
+def running_server(fleet: FleetFolder) -> dict[str, Any]:
+    """What the server that runs in this folder tells of itself; refused where none does."""
+    if not fleet.running.exists():
+        raise InputError(f"No server runs in {fleet.path}. Start it with: leanfed deploy server {fleet.path}")
+    found: dict[str, Any] = read_json(fleet.running)
+    return found
 
 
 def start_run(control: Control, fleet: FleetFolder, config: Mapping[str, Value], changes: Mapping[str, Value]) -> int:

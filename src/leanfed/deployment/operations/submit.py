@@ -12,7 +12,15 @@ from typing import Any
 from leanfed.deployment.operations.control import Control, RunState
 from leanfed.deployment.operations.folder import FleetFolder
 from leanfed.deployment.operations.launch import connect
-from leanfed.deployment.operations.run_keeper import LIVE, CurrentRun, Value, resumed_values, run_values, start_run
+from leanfed.deployment.operations.run_keeper import (
+    LIVE,
+    CurrentRun,
+    Value,
+    resumed_values,
+    run_values,
+    running_server,
+    start_run,
+)
 from leanfed.errors import InputError, LeanfedError
 from leanfed.files import read_json
 from leanfed.runs.settings import Settings
@@ -34,9 +42,7 @@ class Submitted:
 
 def open_control(fleet: FleetFolder) -> Control:
     """The control API of the server that runs in this folder."""
-    if not fleet.running.exists():
-        raise InputError(f"No server runs in {fleet.path}. Start it with: leanfed deploy server {fleet.path}")
-    running = read_json(fleet.running)
+    running = running_server(fleet)
     return connect(fleet, insecure=bool(running["insecure"]), port=int(running["control_port"]))
 
 
