@@ -98,7 +98,8 @@ class Study:
     ) -> Job:
         """One run; `changes` come after the partition's and before what makes it quick."""
         file, own = self.partitions[partition]
-        rate = (f"training.learning_rate={self.rates[key]:g}",) if (key := _without_band(method)) in self.rates else ()
+        row = rate_of(method, self.rates)
+        rate = () if row is None else (f"training.learning_rate={row:g}",)
         name = f"{method}, {partition}" + (" (quick)" if scale.quick else "")
         last = [*(self.quick if scale.quick else ()), f"seed={seed}", f"name={name}", "run.threads=1"]
         settings = Settings.from_toml(CONFIGS / f"{file}.toml", [*own, *rate, *changes, *last])
@@ -119,13 +120,18 @@ class Study:
         return (f"run.stop_at_accuracy={max(self.targets[partition])}",) if stop else ()
 
 
-def _without_band(method: str) -> str:
-    """A method's name without its bandwidth rule.
+def rate_of(method: str, rates: Mapping[str, float]) -> float | None:
+    """A method's own learning rate: that of its name, or of the longest beginning of it up to a comma.
 
-    >>> _without_band("FedPer, equal"), _without_band("FLPDSP-OPT fast, damped")
-    ('FedPer', 'FLPDSP-OPT fast, damped')
+    >>> rates = {"FedPer": 0.3, "FLPDSP-OPT fast, damped": 0.03}
+    >>> rate_of("FedPer, equal, held", rates), rate_of("FLPDSP-OPT fast, damped", rates)
+    (0.3, 0.03)
+    >>> rate_of("FLPDSP-OPT fast", rates), rate_of("FedPer + head steps", rates)
+    (None, None)
     """
-    return method.removesuffix(", equal").removesuffix(", min-max")
+    words = method.split(", ")
+    names = (", ".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((rates[name] for name in names if name in rates), None)
 
 
 def longer(rounds: int, decay: float) -> Changes:
