@@ -75,6 +75,11 @@ class Book:
         number = self._by_key.get(key_of(labels))
         return {} if number is None else number.ours
 
+    def pairs(self, a: Labels, b: Labels) -> list[tuple[float | None, float | None]]:
+        """The values of both in every seed that has both, by seed."""
+        x, y = self.ours(a), self.ours(b)
+        return [(x[seed], y[seed]) for seed in sorted(x.keys() & y.keys())]
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -191,16 +196,14 @@ class Less(Rule):
 
     def judge(self, book: Book) -> Verdict:
         """What was not reached counts as larger than any number; if neither was reached, the rule fails."""
-        a, b = book.ours(self.a), book.ours(self.b)
-        seeds = sorted(a.keys() & b.keys())
-        if not seeds:
+        pairs = [(_cost(x), _cost(y)) for x, y in book.pairs(self.a, self.b)]
+        if not pairs:
             return NOT_MEASURED
-        pairs = [(_cost(a[seed]), _cost(b[seed])) for seed in seeds]
-        ours = f"{average(x for x, _ in pairs)} against {average(y for _, y in pairs)}"
-        wrong = [seed for seed, (x, y) in zip(seeds, pairs, strict=True) if not x < y + self.slack]
+        ours = _against(pairs)
         differences = [x - y for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
         asked = f", which lack {-self.slack:g}" if self.slack < 0 else ""
-        return Verdict.of(not wrong, ours, differences, f"{compared(self.a, self.b)}: {ours}{asked}")
+        holds = all(x < y + self.slack for x, y in pairs)
+        return Verdict.of(holds, ours, differences, f"{compared(self.a, self.b)}: {ours}{asked}")
 
     @override
     def says(self) -> str:
@@ -224,12 +227,10 @@ class Near(Rule):
 
     def judge(self, book: Book) -> Verdict:
         """What is not reached is near nothing."""
-        a, b = book.ours(self.a), book.ours(self.b)
-        seeds = sorted(a.keys() & b.keys())
-        if not seeds:
+        pairs = [(_cost(x), _cost(y)) for x, y in book.pairs(self.a, self.b)]
+        if not pairs:
             return NOT_MEASURED
-        pairs = [(_cost(a[seed]), _cost(b[seed])) for seed in seeds]
-        ours = f"{average(x for x, _ in pairs)} against {average(y for _, y in pairs)}"
+        ours = _against(pairs)
         apart = [abs(x - y) for x, y in pairs]
         holds = all(gap <= self.within for gap in apart)
         reason = f"{compared(self.a, self.b)}: {ours}, more than {self.within:g} apart"
@@ -421,15 +422,19 @@ def average(values: Iterable[float]) -> str:
 
 def _ratios(book: Book, a: Labels, b: Labels) -> list[float] | Verdict:
     """a / b of every seed that has both, or the verdict where there is none."""
-    x, y = book.ours(a), book.ours(b)
-    seeds = sorted(x.keys() & y.keys())
-    if not seeds:
+    pairs = book.pairs(a, b)
+    if not pairs:
         return NOT_MEASURED
-    if any(x[seed] is None for seed in seeds):
+    if any(x is None for x, _ in pairs):
         return Verdict("fails", "not reached", reason="not reached")
-    if any(y[seed] is None for seed in seeds):
+    if any(y is None for _, y in pairs):
         return Verdict("not judged", "no yardstick", reason="the yardstick is not reached")
-    return [float(x[seed] or 0.0) / float(y[seed] or math.nan) for seed in seeds]
+    return [float(x or 0.0) / float(y or math.nan) for x, y in pairs]
+
+
+def _against(pairs: Sequence[tuple[float, float]]) -> str:
+    """The means of both sides, as a phrase."""
+    return f"{average(x for x, _ in pairs)} against {average(y for _, y in pairs)}"
 
 
 def _cost(value: float | None) -> float:

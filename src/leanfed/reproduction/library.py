@@ -75,8 +75,8 @@ def _digest(values: Mapping[str, Any]) -> str:
 def kept_settings(folder: RunFolder) -> Settings | None:
     """The settings of a run folder, completed by the current defaults; None if they are no longer valid.
 
-    The fast form gains settings over time, and a run made before a setting existed did not follow its default, so
-    settings of that form are not completed.
+    The fast form and FedMask gain settings over time, and a run made before a setting existed did not follow its
+    default, so their settings are not completed.
     """
     try:
         values = folder.read_settings()
@@ -86,10 +86,12 @@ def kept_settings(folder: RunFolder) -> Settings | None:
         found = Settings.from_values({**values, "allocation": felt}, str(folder.settings))
     except (LeanfedError, KeyError):
         return None
-    if felt["rule"] == "joint" and felt["form"] == "fast":
-        today = found.resolved()
-        known = _relevant(today["allocation"]).keys(), today["algorithm"].keys()
-        return found if known == (felt.keys(), values["algorithm"].keys()) else None
+    today = found.resolved()
+    fast = felt["rule"] == "joint" and felt["form"] == "fast"
+    if fast and _relevant(today["allocation"]).keys() != felt.keys():
+        return None
+    if (fast or values["algorithm"]["name"] == "fedmask") and today["algorithm"].keys() != values["algorithm"].keys():
+        return None
     return found
 
 

@@ -122,7 +122,7 @@ def spent(world: World, rounds: int) -> dict[str, float | None]:
 def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
     """One row of the rounds table; test columns are empty if the round was not evaluated."""
     task, gamma = world.task, world.task.gamma[list(plan.participants)]
-    guess = float(task.gamma @ task.constant_guess)
+    guess = float(world.judged @ task.constant_guess)
     return {
         "round": plan.round,
         "participants": len(plan.participants),

@@ -202,12 +202,19 @@ def _check_uploads(world: World, plan: RoundPlan) -> None:
 def build_world(settings: Settings, data_dir: str | Path | None = None, scratch: Path | None = None) -> World:
     """The task and method of the settings; `scratch` is a folder for client states that do not fit into memory."""
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
-    renew = settings.evaluation.renew_statistics
-    who, rule, adversary = settings.participation, settings.aggregation, settings.adversary
-    if adversary.kind == "label-flip":
-        task = flipped(task, adversary.liars(task.clients, task.seed))
-    ledger = _ledger(settings, task)
-    return World(task, settings.algorithm, settings.training, who, renew, scratch, rule, adversary, ledger)
+    if settings.adversary.kind == "label-flip":
+        task = flipped(task, settings.adversary.liars(task.clients, task.seed))
+    return World(
+        task=task,
+        algorithm=settings.algorithm,
+        training=settings.training,
+        participation=settings.participation,
+        renew_statistics=settings.evaluation.renew_statistics,
+        scratch=scratch,
+        aggregation=settings.aggregation,
+        adversary=settings.adversary,
+        ledger=_ledger(settings, task),
+    )
 
 
 def _ledger(settings: Settings, task: Task) -> Ledger | None:

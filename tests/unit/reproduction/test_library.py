@@ -99,6 +99,15 @@ def test_a_fast_run_from_before_a_setting_existed_is_another_run(
     assert (RunLibrary(tmp_path).find(settings) is not None) is found
 
 
+def test_a_fedmask_run_of_another_form_is_another_run(tmp_path: Path) -> None:
+    settings = tiny(algorithm={"name": "fedmask", "pruning_steps": 1}, rounds=1)
+    package.run(settings, tmp_path / "run")
+    assert RunLibrary(tmp_path).find(settings) is not None
+    kept = read_json(tmp_path / "run" / "settings.json")
+    write_json(tmp_path / "run" / "settings.json", {**kept, "algorithm": {"name": "fedmask", "pruning_steps": 1}})
+    assert RunLibrary(tmp_path).find(settings) is None
+
+
 def test_the_digest_of_a_job_knows_where_it_ends() -> None:
     others = [{"rounds": 5}, {"evaluation": {"every": 3}}, {"run": {"stop_at_accuracy": 0.5}}]
     assert len({job_digest(tiny(**change)) for change in ({}, *others)}) == 4

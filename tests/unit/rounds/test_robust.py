@@ -17,7 +17,7 @@ from leanfed.errors import SettingsError
 from leanfed.rounds.adversary import ATTACKS, Adversary, flipped, tampered
 from leanfed.rounds.aggregation import AGGREGATIONS
 from leanfed.rounds.exchange import Answers
-from leanfed.rounds.loop import start
+from leanfed.rounds.loop import round_row, start
 from leanfed.rounds.robust import Clip, ClipDedupe, GeometricMedian, MultiKrum, TrimmedMean, inner_products
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
@@ -192,6 +192,8 @@ def test_results_are_those_of_the_honest(rule: str, world_of: WorldOf) -> None:
     gamma = world.task.gamma[honest]
     assert tested.accuracy == pytest.approx(gamma @ tested.accuracy_per_client[honest] / gamma.sum())
     assert tested.worst_decile == tested.accuracy_per_client[honest].min()
+    guess = round_row(world, world.plan(0), outcome, tested)["majority_guess"]
+    assert guess == pytest.approx(gamma @ world.task.constant_guess[honest] / gamma.sum())
     if rule == "clip":
         assert outcome.weights is not None
         assert outcome.weights[liar] < 0.05 * world.task.gamma[liar]

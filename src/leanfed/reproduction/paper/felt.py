@@ -18,7 +18,7 @@ from leanfed.reproduction.paper.protocol import (
     Study,
     curve_of,
     line_of,
-    percent,
+    seconds_to,
     with_quantity,
 )
 
@@ -63,9 +63,7 @@ def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         labels, seed, curve = outcome.job.labels, outcome.job.settings.seed, curve_of(outcome)
         found: dict[str, float | None] = {FINAL: float(np.mean(curve.accuracy[-3:])), GUESS: curve.majority_guess}
         found["seconds in all"], found["joules in all"] = curve.spent["latency_s"][-1], curve.spent["energy_j"][-1]
-        for target in STUDY.targets[labels["partition"]]:
-            found[f"seconds to {percent(target)}, sustained"] = (curve.sustained_cost_of(target) or {}).get("latency_s")
-            found[f"seconds to {percent(target)}"] = (curve.cost_of(target) or {}).get("latency_s")
+        found |= seconds_to(curve, STUDY.targets[labels["partition"]])
         values += [(with_quantity(labels, name), seed, value) for name, value in found.items()]
     lines = [
         line_of(outcome, curve_of(outcome).accuracy, outcome.job.labels["partition"])

@@ -151,6 +151,15 @@ def line_of(outcome: Outcome, values: Sequence[float], panel: str) -> Line:
     return Line(panel, label, curve_of(outcome).spent["latency_s"], values)
 
 
+def seconds_to(curve: ComparedRun, targets: Iterable[float]) -> dict[str, float | None]:
+    """Simulated seconds to each target, by the sustained and by the first crossing; None where it is not reached."""
+    found: dict[str, float | None] = {}
+    for target in targets:
+        for words, cost in ((", sustained", curve.sustained_cost_of(target)), ("", curve.cost_of(target))):
+            found[f"seconds to {percent(target)}{words}"] = (cost or {}).get("latency_s")
+    return found
+
+
 def at_time(spent: Sequence[float], values: Sequence[float], moment: float) -> float:
     """A curve's value at a moment by linear interpolation; before the first point, the value of that point."""
     import numpy as np

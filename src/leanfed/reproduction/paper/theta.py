@@ -9,7 +9,7 @@ import polars as pl
 
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Job, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Every, Labels, Less, Near
-from leanfed.reproduction.paper.protocol import MNIST, OPT, Changes, curve_of, percent, with_quantity
+from leanfed.reproduction.paper.protocol import MNIST, OPT, Changes, curve_of, seconds_to, with_quantity
 
 PARTITIONS: Final = ("Class-2", "alpha 0.1")
 ESTIMATED: Final = "estimated"
@@ -45,9 +45,7 @@ def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
             ERASED: float((clients["r"] == 0).mean()),  # type: ignore[arg-type]
             FINAL: curve.accuracy[-1],
         }
-        for target in MNIST.targets[labels["partition"]]:
-            found[f"seconds to {percent(target)}, sustained"] = (curve.sustained_cost_of(target) or {}).get("latency_s")
-            found[f"seconds to {percent(target)}"] = (curve.cost_of(target) or {}).get("latency_s")
+        found |= seconds_to(curve, MNIST.targets[labels["partition"]])
         values += [(with_quantity(labels, name), seed, value) for name, value in found.items()]
     return Measured(values)
 
