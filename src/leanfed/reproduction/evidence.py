@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,16 @@ from typing import Any
 import polars as pl
 
 from leanfed.charts.curves import Curve, Panel, draw_panels
-from leanfed.charts.tables import Block, latex
+from leanfed.charts.tables import latex
 from leanfed.files import make_folder, read_json, write_text
 from leanfed.reproduction.catalogue import Entry, Line, Measured
+from leanfed.reproduction.entry_page import entry_text
 from leanfed.reproduction.judging import BAD, Book, Number, key_of, plain
+from leanfed.reproduction.layout import layout
 from leanfed.results import read_parquet, write_table
 
 FORMAT = 1
-RESULTS, CURVES = "results.json", "curves.parquet"
+RESULTS, CURVES, PAGE = "results.json", "curves.parquet", "README.md"
 ABOUT = ("version", "seeds", "runs", "runs_missing", "failures", "core_minutes", "made_by")  # of a reproduction
 
 
@@ -53,6 +54,7 @@ def write_evidence(
         notes = ["ours: mean over seeds, the paper's number in brackets; n.r.: not reached"]
         write_text(folder / "table.tex", latex(blocks, caption=entry.title, label=f"tab:leanfed-{name}", notes=notes))
     write_text(folder / RESULTS, dumped(results))
+    write_text(folder / PAGE, entry_text(results, folder))
     return results
 
 
@@ -176,47 +178,3 @@ def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
     for ending in ("png", "pdf"):
         # Three in a row leave no place empty, nor do four in two rows.
         draw_panels(folder / f"figure.{ending}", panels, title=entry.title, columns=3 if len(panels) == 3 else 2)
-
-
-def layout(numbers: Sequence[dict[str, Any]], form: dict[str, Any]) -> list[Block]:
-    """Numbers as blocks of a table: ours, followed by the paper's in brackets."""
-    blocks: dict[str, dict[str, dict[str, str]]] = {}
-    heads: dict[str, dict[str, None]] = {}
-    for number in numbers:
-        labels = number["labels"]
-        block = labels.get(form["block"], "")
-        row = ", ".join(labels[name] for name in form["rows"] if name in labels)
-        column = ", ".join(labels[name] for name in form["columns"] if name in labels) or "value"
-        heads.setdefault(block, {}).setdefault(column)
-        blocks.setdefault(block, {}).setdefault(row, {})[column] = cell_text(number)
-    return [
-        Block(
-            block,
-            [", ".join(form["rows"]), *heads[block]],
-            [[row, *(cells.get(column, "-") for column in heads[block])] for row, cells in rows.items()],
-        )
-        for block, rows in blocks.items()
-    ]
-
-
-def cell_text(number: dict[str, Any]) -> str:
-    """Mean, range if there are several seeds, and the paper's number in brackets."""
-    ours = "n.r." if number["ours"] else "-"
-    if number["mean"] is not None:
-        ours = digits(number["mean"])
-        if len(number["ours"]) > 1:
-            ours += f" ({digits(number['range'][0])}-{digits(number['range'][1])})"
-    return ours if number["published"] is None else f"{ours} [{digits(number['published'])}]"
-
-
-def digits(value: float) -> str:
-    """Four significant digits, no exponent.
-
-    >>> digits(1234.56), digits(0.53071), digits(22.0)
-    ('1235', '0.5307', '22')
-    """
-    if value == 0.0 or not math.isfinite(value):
-        return f"{value:g}"
-    places = max(0, 3 - math.floor(math.log10(abs(value))))
-    text = f"{value:.{places}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -407,7 +407,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def average(values: Iterable[float]) -> str:
-    """The mean in four digits over the seeds that reached the target.
+    """The mean over the seeds that reached the target.
 
     >>> average([2.0, 3.0]), average([2.0, math.inf]), average([math.inf])
     ('2.5', '2 in 1 of 2 seeds', 'not reached')
@@ -416,8 +416,21 @@ def average(values: Iterable[float]) -> str:
     reached = [value for value in listed if math.isfinite(value)]
     if not reached:
         return "not reached"
-    mean = f"{sum(reached) / len(reached):.4g}"
+    mean = digits(sum(reached) / len(reached))
     return mean if len(reached) == len(listed) else f"{mean} in {len(reached)} of {len(listed)} seeds"
+
+
+def digits(value: float) -> str:
+    """Three significant digits, four of an accuracy near one, no exponent.
+
+    >>> digits(1234.56), digits(0.53071), digits(0.98849), digits(22.0)
+    ('1235', '0.531', '0.9885', '22')
+    """
+    if value == 0.0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = max(0, 2 - math.floor(math.log10(abs(value)))) + (0.9 <= value < 1)
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _ratios(book: Book, a: Labels, b: Labels) -> list[float] | Verdict:

@@ -1,0 +1,59 @@
+"""The headline, read from the results of `fair`: seconds after which a target is kept, every baseline with its aids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leanfed.charts.tables import Block, markdown
+from leanfed.reproduction.paper import fair
+
+ROWS = {  # rows of `fair` that are shown, and what they are called
+    fair.DAMPED_FAST: "FLPDSP-OPT fast, damped server",
+    "FLPDSP, k = 0.05, fastest 60 %, damped": "the same without a planner: k = 0.05 by the fastest 60 %, damped",
+    "FedPer + head steps + pace, damped": "FedPer with all aids, damped",
+    "LG-FedAvg + pace, damped": "LG-FedAvg with all aids, damped",
+    fair.FAST: "FLPDSP-OPT fast, plain server",
+    "FLPDSP, k = 0.05, fastest 60 %": "k = 0.05 by the fastest 60 %, plain server",
+    "FedPer + head steps + pace": "FedPer with all aids, plain server",
+    "FLPDSP-OPT plain": "FLPDSP-OPT plain, as published",
+    "FedPer, equal": "FedPer, as published",
+    "Local, 5 steps": "every client alone, 5 steps",
+    "Head-only": "heads on a frozen random base",
+}
+SHORT = (fair.DAMPED_FAST, *list(ROWS)[1:3], "FLPDSP-OPT plain", "FedPer, equal", "Local, 5 steps")  # the README's
+
+
+def headline_table(results: dict[str, Any], *, short: bool = False) -> str:
+    """Sustained seconds to the halfway target and to 90 %, means over seeds; `short`: a few rows, the first target."""
+    found = {
+        (n["labels"]["method"], n["labels"]["partition"], n["labels"]["target"]): n
+        for n in results["numbers"]
+        if n["labels"]["quantity"] == fair.SUSTAINED and n["ours"]
+    }
+    goals = {n["labels"]["partition"]: n["mean"] for n in results["numbers"] if n["labels"]["method"] == "target"}
+    columns = [(p, t) for t in ((fair.HALFWAY,) if short else (fair.HALFWAY, "90 %")) for p in goals]
+
+    def text(row: str, partition: str, target: str) -> str:
+        number = found.get((row, partition, target))
+        reached = [value for value in number["ours"] if value is not None] if number else []
+        if number is None or not reached:
+            return "-" if number is None else "never"
+        mean, count = sum(reached) / len(reached), len(number["ours"])
+        return f"{mean:.1f}" if len(reached) == count else f"{mean:.1f} ({len(reached)} of {count})"
+
+    heads = [f"{p}: {100 * goals[p]:.1f} %" if t == fair.HALFWAY else f"{p}: {t}" for p, t in columns]
+    rows = [[ROWS[row], *(text(row, p, t) for p, t in columns)] for row in (SHORT if short else ROWS)]
+    return markdown(Block("", ["simulated seconds until an accuracy is kept", *heads], rows))
+
+
+def headline_ratios(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """By row of STEADY and partition: damped fast's share of its sustained seconds to the halfway target."""
+    found: dict[str, dict[str, float]] = {}
+    for number in results["numbers"]:
+        labels = number["labels"]
+        shown = (
+            labels["quantity"] == fair.SHARE and labels["target"] == fair.HALFWAY and labels["method"] in fair.STEADY
+        )
+        if shown and number["mean"] is not None:
+            found.setdefault(labels["method"], {})[labels["partition"]] = number["mean"]
+    return found
