@@ -2,7 +2,7 @@
 
 from leanfed.algorithms import alone, fedavg, fedmask, fedper, fedrep, flpdsp, lg_fedavg
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
-from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights
+from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights, Work
 from leanfed.algorithms.uploads import Upload, Uploads
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Upload",
     "Uploads",
     "Weights",
+    "Work",
     "alone",
     "fedavg",
     "fedmask",

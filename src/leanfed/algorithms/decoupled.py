@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import Algorithm, KeepRates, per_client
-from leanfed.algorithms.contract import Cohort, Learner, Training, Updates
+from leanfed.algorithms.contract import Cohort, Learner, Training, Updates, Work
 from leanfed.algorithms.local import LocalRun, local_steps
 from leanfed.algorithms.uploads import sparsified
 from leanfed.compression.sparsify import Sparsification
@@ -48,7 +48,7 @@ class Decoupled(Algorithm):
 
     def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:
         """The clients' local steps."""
-        return local_steps(shared, cohort, learner, head_steps=self.steps_of_head)
+        return local_steps(shared, cohort, learner)
 
 
 class WithHead(Decoupled):
@@ -58,7 +58,10 @@ class WithHead(Decoupled):
     """Steps of the head on each batch (Algorithm 1 takes one). Only the first computes the base's gradient; the others
     reuse the base's features."""
 
-    @property
     @override
-    def steps_of_head(self) -> int:
-        return self.head_steps
+    def work(self, batches: Floats | float) -> Work:
+        return Work(head_passes=self.head_steps - 1)
+
+    @override
+    def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:
+        return local_steps(shared, cohort, learner, head_steps=self.head_steps)
