@@ -71,6 +71,10 @@ class Algorithm(Section):
         """Which part of the model this method shares; by default the base."""
         return split
 
+    def misfit(self, split: Split) -> str | None:
+        """Why the method cannot train a model that it divides like this, as a clause; None if it can."""
+        return None
+
     def rates(self, clients: int) -> tuple[Floats, Floats]:
         """The method's own keep rates (k, r) for each client, where no allocator decides."""
         return np.ones(clients), np.ones(clients)
@@ -135,7 +139,10 @@ class Algorithm(Section):
         return descend(server, mean, training, round_number)
 
     def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
-        """The models at which the first gradients are taken, pruned where the method prunes."""
+        """The models at which the first gradients are taken, pruned where the method prunes.
+
+        It may read the cohort's first batch, which is then gone.
+        """
         return Weights(shared.unsqueeze(0), cohort.private)
 
     def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:

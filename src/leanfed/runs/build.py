@@ -207,7 +207,18 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
     if adversary.kind == "label-flip":
         task = flipped(task, adversary.liars(task.clients, task.seed))
     ledger = _ledger(settings, task)
-    return World(task, settings.algorithm, settings.training, who, renew, scratch, rule, adversary, ledger)
+    world = World(task, settings.algorithm, settings.training, who, renew, scratch, rule, adversary, ledger)
+    check_fit(world)
+    return world
+
+
+def check_fit(world: World) -> None:
+    """Refuse a method that cannot train the task's model."""
+    if reason := world.algorithm.misfit(world.split):
+        method, model = world.algorithm.model_dump()["name"], world.task.settings.model
+        raise SettingsError(
+            f"algorithm.name = {method!r} does not fit task.model = {model!r}: {reason}. Change one of the two."
+        )
 
 
 def _ledger(settings: Settings, task: Task) -> Ledger | None:
