@@ -41,7 +41,7 @@ def extended(tmp_path: Path) -> Iterator[None]:
         file.write_text(example(title))
         import_file(file)
     yield
-    ALGORITHMS.remove("fedprox")
+    ALGORITHMS.remove("pulled")
     AGGREGATIONS.remove("bounded")
     DATASETS.remove("stripes")
     MODELS.remove("perceptron")
@@ -53,7 +53,7 @@ def test_the_examples_of_contributing_work_together() -> None:
         {
             "rounds": 30,
             "task": {"dataset": "stripes", "model": "perceptron", "partition": {"kind": "iid", "clients": 4}},
-            "algorithm": {"name": "fedprox", "mu": 0.01},
+            "algorithm": {"name": "pulled", "mu": 0.01},
             "aggregation": {"name": "bounded", "norm": 5.0},
         }
     )
@@ -65,7 +65,7 @@ def test_the_examples_of_contributing_work_together() -> None:
 @pytest.mark.usefixtures("extended")
 def test_a_method_and_a_rule_of_ones_own_run_on_every_engine_and_on_a_fleet(tmp_path: Path) -> None:
     training = {"batch_size": 8, "local_steps": 3}
-    own = {"algorithm": {"name": "fedprox"}, "aggregation": {"name": "bounded"}, "training": training}
+    own = {"algorithm": {"name": "pulled"}, "aggregation": {"name": "bounded"}, "training": training}
     losses = {}
     for engine in ENGINES:
         settings = settings_of(**own, run={"engine": engine, "threads": 1})
@@ -83,7 +83,7 @@ def test_a_method_and_a_rule_of_ones_own_run_on_every_engine_and_on_a_fleet(tmp_
 @pytest.mark.parametrize(
     ("title", "file", "line", "check"),
     [
-        ("A method", "algorithms/prox.py", "algorithms/__init__.py", "algorithm={'name': 'fedprox'}"),
+        ("A method", "algorithms/prox.py", "algorithms/__init__.py", "algorithm={'name': 'pulled'}"),
         ("A rule of aggregation", "rounds/bounded.py", "rounds/__init__.py", "aggregation={'name': 'bounded'}"),
         ("An allocator", "allocation/by_weight.py", "allocation/__init__.py", "allocation={'solver': 'by-weight', "
          "'form': 'safe', 'rule': 'joint'}"),

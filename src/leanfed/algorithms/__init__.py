@@ -1,8 +1,27 @@
 """Federated methods, one file each; importing this package registers them all."""
 
-from leanfed.algorithms import alone, fedavg, fedmask, fedper, fedrep, flpdsp, lg_fedavg
+from leanfed.algorithms import (
+    alone,
+    apfl,
+    ditto,
+    fedala,
+    fedavg,
+    fedbabu,
+    fedbn,
+    feddyn,
+    fedmask,
+    fedper,
+    fedprox,
+    fedrep,
+    flpdsp,
+    lg_fedavg,
+    per_fedavg,
+    pfedme,
+    scaffold,
+    spafl,
+)
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
-from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights
+from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights, Work
 from leanfed.algorithms.uploads import Upload, Uploads
 
 __all__ = [
@@ -17,11 +36,23 @@ __all__ = [
     "Upload",
     "Uploads",
     "Weights",
+    "Work",
     "alone",
+    "apfl",
+    "ditto",
+    "fedala",
     "fedavg",
+    "fedbabu",
+    "fedbn",
+    "feddyn",
     "fedmask",
     "fedper",
+    "fedprox",
     "fedrep",
     "flpdsp",
     "lg_fedavg",
+    "per_fedavg",
+    "pfedme",
+    "scaffold",
+    "spafl",
 ]

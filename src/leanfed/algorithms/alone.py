@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
-from leanfed.algorithms.contract import Cohort, Learner, Updates
+from leanfed.algorithms.contract import Cohort, Learner, Updates, Work
 from leanfed.algorithms.local import local_steps
 from leanfed.algorithms.uploads import Dense, sparsified
 from leanfed.compression.sparsify import Sparsification
@@ -56,10 +56,9 @@ class HeadOnly(Algorithm):
     def upload_form(self) -> Literal["dense", "sparse", "mask"]:
         return "sparse"
 
-    @property
     @override
-    def steps_of_head(self) -> int:
-        return self.head_steps
+    def work(self, batches: Floats | float) -> Work:
+        return Work(head_passes=self.head_steps - 1)
 
     @override
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:

@@ -20,6 +20,7 @@ from leanfed.algorithms.contract import (
     Training,
     Updates,
     Weights,
+    Work,
 )
 from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, Section, kept_counts
@@ -70,6 +71,10 @@ class Algorithm(Section):
         """Which part of the model this method shares; by default the base."""
         return split
 
+    def misfit(self, split: Split) -> str | None:
+        """Why the method cannot train a model that it divides like this, as a clause; None if it can."""
+        return None
+
     def rates(self, clients: int) -> tuple[Floats, Floats]:
         """The method's own keep rates (k, r) for each client, where no allocator decides."""
         return np.ones(clients), np.ones(clients)
@@ -83,10 +88,9 @@ class Algorithm(Section):
         """What an upload contains: every value, values with their positions, or one bit per entry."""
         return "dense"
 
-    @property
-    def steps_of_head(self) -> int:
-        """Steps that a client's private part takes on each batch."""
-        return 1
+    def work(self, batches: Floats | float) -> Work:
+        """What a client computes on each sample, in a round of so many batches; latency, energy and plans follow."""
+        return Work()
 
     def prunable(self, split: Split) -> int:
         """How many weights the keep rate r applies to: that share of them takes part in a client's computation."""
@@ -113,7 +117,8 @@ class Algorithm(Section):
 
         They start as zeros, are passed to `client_update` in `Cohort.memory` and returned in `Updates.memory`.
         """
-        return {VELOCITY: split.private_size} if training.momentum and split.private_size else {}
+        size = self.private_size(split)
+        return {VELOCITY: size} if training.momentum and size else {}
 
     def start_server(self, task: Task) -> ServerState:
         """The server's state before the first round."""
@@ -127,12 +132,17 @@ class Algorithm(Section):
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
         """Train a cohort's clients from the server's shared part (d_shared,); returns what they upload and keep."""
 
-    def step(self, server: ServerState, mean: Tensor, training: Training, round_number: int) -> ServerState:
-        """Move the shared part along the aggregated uploads, Eq. (6)."""
+    def step(
+        self, server: ServerState, mean: Tensor, training: Training, round_number: int, taken: float = 1.0
+    ) -> ServerState:
+        """Move the shared part along the aggregated uploads, Eq. (6); `taken` is the participants' sum of gamma_n."""
         return descend(server, mean, training, round_number)
 
     def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
-        """The models at which the first gradients are taken, pruned where the method prunes."""
+        """The models at which the first gradients are taken, pruned where the method prunes.
+
+        It may read the cohort's first batch, which is then gone.
+        """
         return Weights(shared.unsqueeze(0), cohort.private)
 
     def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:

@@ -79,6 +79,14 @@ class ClientState:
     memory: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a client computes on each sample of a step, in passes: forward, and backward for the gradient."""
+
+    passes: Floats | float = 1.0  # of the whole model, pruned where the method prunes; one number, or one per client
+    head_passes: int = 0  # further ones of the private part alone, on features that are there already
+
+
 class Weights(NamedTuple):
     """The two parts of C models; a part has one row if it is the same for all clients."""
 

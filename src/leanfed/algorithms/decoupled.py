@@ -10,12 +10,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import Algorithm, KeepRates, per_client
-from leanfed.algorithms.contract import Cohort, Learner, Training, Updates
+from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights, Work
 from leanfed.algorithms.local import LocalRun, local_steps
+from leanfed.algorithms.objective import whole
 from leanfed.algorithms.uploads import sparsified
 from leanfed.compression.sparsify import Sparsification
 from leanfed.records import Floats
 from leanfed.tasks.split import Split
+from leanfed.tasks.task import Task
 
 
 class Decoupled(Algorithm):
@@ -48,7 +50,7 @@ class Decoupled(Algorithm):
 
     def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:
         """The clients' local steps."""
-        return local_steps(shared, cohort, learner, head_steps=self.steps_of_head)
+        return local_steps(shared, cohort, learner)
 
 
 class WithHead(Decoupled):
@@ -58,7 +60,43 @@ class WithHead(Decoupled):
     """Steps of the head on each batch (Algorithm 1 takes one). Only the first computes the base's gradient; the others
     reuse the base's features."""
 
-    @property
     @override
-    def steps_of_head(self) -> int:
-        return self.head_steps
+    def work(self, batches: Floats | float) -> Work:
+        return Work(head_passes=self.head_steps - 1)
+
+    @override
+    def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:
+        return local_steps(shared, cohort, learner, head_steps=self.head_steps)
+
+
+class Whole(Decoupled):
+    """A method whose server holds a whole model; what clients keep beside it is not a part of that model."""
+
+    @override
+    def divide(self, split: Split) -> Split:
+        return split.all_shared()
+
+    @override
+    def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
+        return whole(shared.unsqueeze(0))
+
+    @override
+    def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:
+        return whole(server.shared.unsqueeze(0))
+
+
+class WithModel(Whole):
+    """A method whose clients each keep a model of their own, by default the one that they predict with."""
+
+    @override
+    def private_size(self, split: Split) -> int:
+        return split.size
+
+    @override
+    def start_client(self, task: Task, client: int) -> ClientState:
+        """The server's initial model."""
+        return ClientState(task.initial_shared(self.divide(task.split)))
+
+    @override
+    def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:
+        return whole(private)

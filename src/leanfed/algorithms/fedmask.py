@@ -154,7 +154,9 @@ class FedMask(Algorithm):
         return Updates(Dense(bits, rows.size, sent), state, {}, mean_loss(losses, cohort), counts)
 
     @override
-    def step(self, server: ServerState, mean: Tensor, training: Training, round_number: int) -> ServerState:
+    def step(
+        self, server: ServerState, mean: Tensor, training: Training, round_number: int, taken: float = 1.0
+    ) -> ServerState:
         """The sums of bits and of owners over the participants, as shares; clients divide one by the other."""
         return ServerState(mean)
 

@@ -8,9 +8,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import ALGORITHMS
-from leanfed.algorithms.contract import Cohort, Learner
+from leanfed.algorithms.contract import Cohort, Learner, Work
 from leanfed.algorithms.decoupled import WithHead
 from leanfed.algorithms.local import LocalRun, alternating_steps
+from leanfed.records import Floats
 
 
 @final
@@ -24,11 +25,10 @@ class FedRep(WithHead):
 
     name: Literal["fedrep"] = "fedrep"
 
-    @property
     @override
-    def steps_of_head(self) -> int:
-        """The head's own steps, and its part in the base's step."""
-        return self.head_steps + 1
+    def work(self, batches: Floats | float) -> Work:
+        """The head's own steps beside the base's, in which it has a part."""
+        return Work(head_passes=self.head_steps)
 
     @override
     def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:

@@ -96,13 +96,15 @@ def update_server(
     algorithm: Algorithm, server: ServerState, mean: Tensor, answers: Answers, training: Training, number: int
 ) -> ServerState:
     """The server's state after a round: the method's step along the combined uploads, and shared statistics."""
-    after = stepped(algorithm, server, mean, training, number)
+    after = stepped(algorithm, server, mean, training, number, math.fsum(answers.gamma))
     if answers.statistics is None:
         return after
     return ServerState(after.shared, {**after.memory, STATISTICS: answers.statistics})
 
 
-def stepped(algorithm: Algorithm, server: ServerState, mean: Tensor, training: Training, number: int) -> ServerState:
+def stepped(
+    algorithm: Algorithm, server: ServerState, mean: Tensor, training: Training, number: int, taken: float = 1.0
+) -> ServerState:
     """The method's step along the combined uploads, cut, averaged and scaled as `training.server` says."""
     how, memory = training.server, dict(server.memory)
     if how.cap is not None:
@@ -113,7 +115,7 @@ def stepped(algorithm: Algorithm, server: ServerState, mean: Tensor, training: T
         memory[AVERAGE] = mean = past * how.average + mean * (1 - how.average)
     if how.scale != 1.0:
         mean = mean * how.scale
-    return algorithm.step(ServerState(server.shared, memory), mean, training, number)
+    return algorithm.step(ServerState(server.shared, memory), mean, training, number, taken)
 
 
 def why_plain_step(algorithm: Algorithm) -> str | None:

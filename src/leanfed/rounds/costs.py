@@ -144,12 +144,12 @@ class Accountant:
 
     def bill(self, plan: RoundPlan, outcome: RoundOutcome) -> RoundBill:
         """The costs of one round, per participant."""
-        algorithm, split = self.world.algorithm, self.world.split
+        algorithm = self.world.algorithm
         beside = self.settings.value_bits * self.world.statistics_size
-        exact, paper = upload_bits(algorithm, split.shared_size, outcome.entries, self.settings.value_bits, beside)
+        exact, paper = upload_bits(algorithm, self.world.vector_size, outcome.entries, self.settings.value_bits, beside)
         workload = Workload(
             upload_bits=exact if self.settings.payload == "exact" else paper,
-            computed_share=computed_share(self.world, self.settings, plan.r),
+            computed_share=computed_share(self.world, self.settings, plan.r, self.world.batches(plan.participants)),
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
             download_bits=float(dense_bits(self.world.vector_size, value_bits=self.settings.value_bits)) + beside
@@ -188,9 +188,10 @@ def step_work(world: World, radio: RadioSettings) -> StepWork:
 def planned_work(world: World, radio: RadioSettings) -> tuple[float, float]:
     """(cycles, head_work) of a Problem, which knows sizes in weights: C in units of its own, and a head's in d_P/d.
 
-    The base then takes C times its share, and a whole head with its further steps C times theirs.
+    The base then takes C times its share, and a whole head with its further steps C times theirs. Problems are made for
+    methods with one pass of the whole model.
     """
-    split, more = world.split, world.algorithm.steps_of_head - 1
+    split, more = world.split, world.algorithm.work(1.0).head_passes
     if radio.computation == "weights" or not split.private_size:
         return 1.0, 1.0 + more
     work = step_work(world, radio)
@@ -198,17 +199,20 @@ def planned_work(world: World, radio: RadioSettings) -> tuple[float, float]:
     return cycles, (work.head + more * work.further) / (split.private_size / split.size) / cycles
 
 
-def computed_share(world: World, radio: RadioSettings, r: Floats) -> Floats:
-    """Share of a model's step that clients compute at keep rates r, with what their heads' further steps add."""
-    split, work = world.split, step_work(world, radio)
-    pruned, more = world.algorithm.prunable(split), world.algorithm.steps_of_head - 1
+def computed_share(world: World, radio: RadioSettings, r: Floats, batches: Floats | float = 1.0) -> Floats:
+    """What clients compute on a sample over a whole model's step, at keep rates r in a round of so many batches.
+
+    It is the method's passes of the whole model, less what pruning saves, and its further passes of the head.
+    """
+    split, work, whole = world.split, step_work(world, radio), world.algorithm.work(batches)
+    pruned = world.algorithm.prunable(split)
     if radio.computation == "weights" or pruned == split.size:  # all of a model has the same share in either
         kept = cost.computed_share(split.size - pruned, pruned, r)
     else:
         by_layer = bool(world.algorithm.pruned_layers(split))
         of_pruned = world.pruned_operations if by_layer else work.head if pruned else 0.0
         kept = np.asarray(1.0 - (1.0 - r) * of_pruned)
-    return np.asarray(kept + r * more * work.further)
+    return np.asarray(kept * whole.passes + r * whole.head_passes * work.further)
 
 
 def upload_bits(

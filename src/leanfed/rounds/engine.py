@@ -95,7 +95,7 @@ def released(
     first = math.inf if ledger.settings.clip is None else ledger.settings.clip
     clip = float(server.memory.get(CLIP, torch.tensor(first)))
     out = release(ledger, clip, len(server.shared), uploads, number)
-    after = stepped(world.algorithm, server, out.mean, world.training, number)
+    after = stepped(world.algorithm, server, out.mean, world.training, number, ledger.expected / ledger.clients)
     return ServerState(after.shared, {**after.memory, CLIP: torch.tensor(out.clip)}), out.weights
 
 

@@ -156,15 +156,15 @@ class Planner:
 
     def _bits(self, plan: RoundPlan) -> Floats:
         """The bits that each participant sends at the method's own rates."""
-        radio, algorithm, split = self.accountant.settings, self.world.algorithm, self.world.split
-        entries = algorithm.entries(split, plan.k, plan.r)
+        radio, algorithm = self.accountant.settings, self.world.algorithm
+        entries = algorithm.entries(self.world.split, plan.k, plan.r)
         beside = radio.value_bits * self.world.statistics_size
-        exact, paper = upload_bits(algorithm, split.shared_size, entries, radio.value_bits, beside)
+        exact, paper = upload_bits(algorithm, self.world.vector_size, entries, radio.value_bits, beside)
         return exact if radio.payload == "exact" else paper
 
     def _work(self, plan: RoundPlan) -> Floats:
         """The share of a step of the whole model that each participant computes at the method's own rates."""
-        return computed_share(self.world, self.accountant.settings, plan.r)
+        return computed_share(self.world, self.accountant.settings, plan.r, self.world.batches(plan.participants))
 
     def _with_a_link(self, plan: RoundPlan) -> tuple[RoundPlan, dict[str, Any]]:
         """The plan without devices whose link is dead in this round, and why they sit it out."""

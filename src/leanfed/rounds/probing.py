@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from leanfed.algorithms.base import Algorithm
-from leanfed.algorithms.contract import ServerState, Training
+from leanfed.algorithms.contract import ServerState, Training, Work
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, Ints, RoundPlan, Section
 from leanfed.rounds.client_store import ClientStore
@@ -42,8 +42,8 @@ def why_no_bound(algorithm: Algorithm, training: Training) -> str | None:
         return "masks are trained, not weights"
     if training.local_steps > 1 or training.local_epochs is not None:
         return "there is more than one local step"
-    if algorithm.steps_of_head > 1:
-        return "heads take more than one step"
+    if algorithm.work(1.0) != Work():
+        return "heads take more than one step" if algorithm.work(1.0).head_passes else "a step takes several gradients"
     if training.momentum or training.weight_decay:
         return "there is momentum or weight decay"
     return "the learning rate decays" if training.learning_rate_decay != 1.0 else None

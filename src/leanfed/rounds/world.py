@@ -134,6 +134,13 @@ class World:
             return np.full(len(clients), float(self.training.batch_size * self.training.local_steps))
         return self.training.local_epochs * self.task.partition.sizes[list(clients)].astype(float)
 
+    def batches(self, clients: tuple[int, ...]) -> Floats:
+        """How many batches each of these clients trains on in a round."""
+        settings = self.training
+        if settings.local_epochs is None:
+            return np.full(len(clients), float(settings.local_steps))
+        return settings.local_epochs * np.ceil(self.task.partition.sizes[list(clients)] / settings.batch_size)
+
     def renewal(self, client: int) -> Iterator[Tensor]:
         """Batches of a client's own training inputs, the same at every test."""
         rows, rng = self.task.partition.train[client], stream(self.task.seed, "renewal", client)

@@ -204,7 +204,7 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
     if settings.adversary.kind == "label-flip":
         task = flipped(task, settings.adversary.liars(task.clients, task.seed))
-    return World(
+    world = World(
         task=task,
         algorithm=settings.algorithm,
         training=settings.training,
@@ -215,6 +215,17 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
         adversary=settings.adversary,
         ledger=_ledger(settings, task),
     )
+    check_fit(world)
+    return world
+
+
+def check_fit(world: World) -> None:
+    """Refuse a method that cannot train the task's model."""
+    if reason := world.algorithm.misfit(world.split):
+        method, model = world.algorithm.model_dump()["name"], world.task.settings.model
+        raise SettingsError(
+            f"algorithm.name = {method!r} does not fit task.model = {model!r}: {reason}. Change one of the two."
+        )
 
 
 def _ledger(settings: Settings, task: Task) -> Ledger | None:

@@ -140,5 +140,5 @@ def test_masks_have_no_step_to_damp() -> None:
 
 def test_fedreps_further_work_is_charged() -> None:
     """Its base's step passes the head once more than FedPer's."""
-    assert FedRep(head_steps=4).steps_of_head == FedPer(head_steps=5).steps_of_head
+    assert FedRep(head_steps=4).work(1.0) == FedPer(head_steps=5).work(1.0)
     assert np.array_equal(HeadOnly().rates(3)[0], np.zeros(3))

@@ -66,9 +66,9 @@ def test_what_a_form_brings_to_the_method(form: str, feedback: bool, memory: str
 
 def test_heads_of_other_models_take_one_step_unless_told() -> None:
     values = {"task": {"model": "resnet18", "dataset": "cifar10"}, "allocation": {"rule": "joint"}}
-    assert Settings.from_values(values).algorithm.steps_of_head == 1
+    assert Settings.from_values(values).algorithm.work(1.0).head_passes == 0
     told = {**values, "algorithm": {"name": "flpdsp", "head_steps": 4}}
-    assert Settings.from_values(told).algorithm.steps_of_head == 4
+    assert Settings.from_values(told).algorithm.work(1.0).head_passes == 3
 
 
 def test_what_is_said_in_so_many_words_holds() -> None:

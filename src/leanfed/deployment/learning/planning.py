@@ -15,6 +15,7 @@ from leanfed.records import Floats
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.planning import Planned, Planner
 from leanfed.rounds.world import World
+from leanfed.runs.build import check_fit
 from leanfed.runs.settings import Settings
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.models import MODELS
@@ -48,7 +49,9 @@ def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[i
         np.array([guesses.get(client, 0.0) for client in range(clients)]),
     )
     rule = settings.aggregation
-    return World(task, settings.algorithm, settings.training, settings.participation, aggregation=rule)
+    world = World(task, settings.algorithm, settings.training, settings.participation, aggregation=rule)
+    check_fit(world)
+    return world
 
 
 def _no_images(settings: Settings) -> Images:

@@ -85,8 +85,10 @@ class ReportedFleet(Fleet):
         return self._cycles(device) / device.step_s
 
     def _cycles(self, device: Device) -> float:
-        share = computed_share(self.world, self.radio, np.array([device.step_r or 0.0]))
-        return (device.step_samples or 0) * self.radio.cycles_per_sample * float(share[0])
+        samples = device.step_samples or 0
+        batches = np.array([max(1.0, samples / self.world.training.batch_size)])
+        share = computed_share(self.world, self.radio, np.array([device.step_r or 0.0]), batches)
+        return samples * self.radio.cycles_per_sample * float(share[0])
 
     def _zeta(self, device: Device, cpu_hz: float) -> float | None:
         """zeta at which Eq. (13) gives the measured joules: E / (omega^3 tau) = E / (omega^2 cycles)."""
