@@ -14,6 +14,12 @@ Run-config keys (`flwr run --run-config FILE.toml`; defaults and meaning in `lea
     deadline-s      seconds until a round goes on without the nodes that have not answered
     quorum          share of a round's participants (absent ones included) whose updates must have arrived by then
     attempts        how often a round without quorum is tried again before the run stops (resume goes on)
+    close-at        share of a round's clients whose updates close it before the deadline
+    over-selection  share of clients to ask beyond those that the settings ask
+    late            drop or use updates that come after their round, at most late-rounds late
+    rest-rounds     the most rounds that a client which missed deadlines is left out
+    norm-bound, divergence, max-samples, samples-ratio   bounds on what one client may be and claim
+    bindings        which node is whose key; roll-back, release: on a resume, see docs/fleet_rounds.md
     offences        refused updates after which a node is set aside
     poll-s          seconds between two polls for replies
     fleet           measured: plan from what devices report; profile: from the settings' own fleet (or fleet file)

@@ -38,6 +38,16 @@ class RunConfig(Section):
     """Seconds until a round goes on without the nodes that have not answered."""
     quorum: float = Field(default=0.5, gt=0, le=1)
     """Share of a round's participants, absent ones included, whose updates must have arrived by then."""
+    close_at: float = Field(default=1.0, gt=0, le=1)
+    """Share of the round's clients whose updates close it before the deadline; 1: all of them."""
+    over_selection: float = Field(default=0.0, ge=0, le=4)
+    """Ask this share of clients more than the settings say; the round closes when as many as they say have answered."""
+    late: Literal["drop", "use"] = "drop"
+    """What becomes of an update that comes after its round: forgotten on both sides, or used in the round it meets."""
+    late_rounds: int = Field(default=3, ge=1)
+    """How many rounds late an update may be to be used."""
+    rest_rounds: int = Field(default=8, ge=0)
+    """A client that missed a deadline is left out for 1, 2, 4, ... rounds, at most this many; 0: for none."""
     attempts: int = Field(default=5, ge=1)
     """How often a round without quorum is tried before the run stops."""
     offences: int = Field(default=3, ge=1)

@@ -26,6 +26,7 @@ from leanfed.deployment.learning.messages import (
     Device,
     Hello,
     MessageError,
+    Order,
     unpack,
     wire_bytes,
 )
@@ -133,6 +134,7 @@ class Accepted:
     answer: Answer
     device: Device
     upload: Upload
+    order: Order
     elapsed_s: float  # from sending the order to seeing the answer
     upload_s: float
     message_bytes: int  # of the whole answer
@@ -150,6 +152,8 @@ class Inbox:
     round: int = 0
     waiting: dict[str, int] = field(default_factory=dict)  # token -> client
     accepted: dict[int, Accepted] = field(default_factory=dict)
+    use_late: int = 0  # updates that are at most this many rounds late are used; 0: none
+    came_late: dict[int, Accepted] = field(default_factory=dict)  # and wait for the end of the round
     tested: dict[int, tuple[float, float]] = field(default_factory=dict)  # client -> (accuracy, loss)
     counts: Counter[str] = field(default_factory=Counter)  # of this round
     totals: Counter[str] = field(default_factory=Counter)  # of the run
@@ -171,6 +175,7 @@ class Inbox:
         facts = {"round": order.round, "client": order.client, "node": node}
         if not awaited:
             self._count("late", **facts, seconds=round(delivery.waited_s, 3))
+            self._take_late(delivery, member, order)
         elif delivery.message is None or delivery.message.has_error():
             self._count("lost", **facts, why=_what_went_wrong(delivery.message))
         else:
@@ -179,8 +184,29 @@ class Inbox:
             except MessageError as error:
                 self._refuse(member, error, **facts)
 
-    def _accept(self, delivery: Delivery, message: Message, member: Member) -> None:
-        """Use an answer, or raise a `MessageError` that says why it cannot be used."""
+    def _take_late(self, delivery: Delivery, member: Member, order: Order) -> None:
+        """Keep a late update for the round that it meets, unless it is too old or its client has a newer order."""
+        usable = order.train and member.order == order.token and self.round - order.round <= self.use_late
+        if not usable or not self.use_late or delivery.message is None or delivery.message.has_error():
+            return
+        try:
+            self._accept(delivery, delivery.message, member, late=True)
+        except MessageError as error:
+            self._refuse(member, error, round=order.round, client=order.client, node=member.node)
+            return
+        self.came_late[member.client] = self.accepted.pop(member.client)
+
+    def add_late(self) -> None:
+        """Let late updates take part in the round that ends now; a client's newer update replaces its older one."""
+        for client, one in self.came_late.items():
+            if client not in self.accepted:
+                self.accepted[client] = one
+                facts = {"round": self.round, "client": client, "node": self.members[client].node}
+                self._count("used_late", **facts, of_round=one.order.round)
+        self.came_late = {}
+
+    def _accept(self, delivery: Delivery, message: Message, member: Member, *, late: bool = False) -> None:
+        """Use an answer, or raise a `MessageError` that says why it cannot be used; a late test is of an old model."""
         expected = delivery.sent.letter.expected
         assert expected is not None
         answer, device = unpack(message.content, ANSWER, Answer), unpack(message.content, "device", Device)
@@ -188,7 +214,7 @@ class Inbox:
         check_claims(answer, device, expected, delivery.waited_s)
         upload = read_update(answer, expected) if expected.order.train else None
         member.device = device
-        if answer.accuracy is not None and answer.test_loss is not None and expected.order.evaluate:
+        if answer.accuracy is not None and answer.test_loss is not None and expected.order.evaluate and not late:
             self.tested[member.client] = (answer.accuracy, answer.test_loss)
         if answer.store != "kept":
             facts = {"round": expected.order.round, "client": member.client, "node": member.node}
@@ -198,7 +224,8 @@ class Inbox:
         upload_s = max(delivery.arrived_at - answer.sent_at - (member.wait_s or 0.0), SHORTEST_UPLOAD_S)
         size = wire_bytes(message.content)
         member.upload_bit_per_s, member.upload_share = 8 * size / upload_s, expected.order.share
-        self.accepted[member.client] = Accepted(answer, device, upload, delivery.waited_s, upload_s, size)
+        order = expected.order
+        self.accepted[member.client] = Accepted(answer, device, upload, order, delivery.waited_s, upload_s, size)
         self._count(
             "accepted",
             round=expected.order.round,

@@ -25,9 +25,17 @@ class Member:
     offences: int = 0
     reasons: list[str] = field(default_factory=list)  # of these
     set_aside: bool = False
+    missed: int = 0  # deadlines in a row
+    rests_until: int = 0  # the round in which it is asked again
+    order: str = ""  # token of the last order that it was sent
     wait_s: float | None = None  # between answering and our seeing it, of an answer with nothing in it
     upload_bit_per_s: float | None = None  # of its last update
     upload_share: float = 1.0
+
+    def miss(self, number: int, most: int) -> None:
+        """Leave it out after round `number`: for one round, and for twice as many as before each time."""
+        self.missed += 1
+        self.rests_until = number + 1 + min(2 ** (self.missed - 1), most)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for the checkpoint."""
@@ -66,6 +74,7 @@ class Members:
             member.applied, member.applied_token = known.applied, known.applied_token
             member.last_frame = known.last_frame
             member.offences, member.set_aside, member.reasons = known.offences, known.set_aside, known.reasons
+            member.missed, member.rests_until, member.order = known.missed, known.rests_until, known.order
             member.upload_bit_per_s, member.upload_share = known.upload_bit_per_s, known.upload_share
         self.by_client[hello.client] = member
         self.greeted.add(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,7 @@ from leanfed.rounds.planning import Planned, Planner
 from leanfed.rounds.world import World
 from leanfed.runs.build import check_fit
 from leanfed.runs.settings import Settings
+from leanfed.streams import stream
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.models import MODELS
 from leanfed.tasks.partition import Partition
@@ -35,7 +37,28 @@ class FarTask(Task):
         return self.guesses
 
 
-def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[int, float]) -> World:
+@dataclass(frozen=True)
+class FarWorld(World):
+    """A world whose clients are reached over a network: a round may ask more of them than it needs."""
+
+    over_selection: float = 0.0
+
+    @override
+    def cohort(self, round_number: int, reachable: Collection[int] | None = None) -> tuple[int, ...]:
+        """The settings' own cohort, and of the others that can be reached some more, drawn anew each round."""
+        asked = super().cohort(round_number, reachable)
+        others = sorted(set(reachable or ()) - set(asked))
+        if not self.over_selection or not others:
+            return asked
+        wanted = math.ceil((1 + self.over_selection) * len(super().cohort(round_number)))  # absent ones are made up for
+        more = min(wanted - len(asked), len(others))
+        drawn = stream(self.task.seed, "over-selection", round_number).choice(others, more, replace=False)
+        return tuple(sorted((*asked, *drawn.tolist())))
+
+
+def far_world(
+    settings: Settings, samples: Mapping[int, int], guesses: Mapping[int, float], over_selection: float = 0.0
+) -> World:
     """The server's world: clients with their reported sample counts, zero for a client that has not reported."""
     clients = settings.task.partition.counted()
     counts = [samples.get(client, 0) for client in range(clients)]
@@ -49,7 +72,8 @@ def far_world(settings: Settings, samples: Mapping[int, int], guesses: Mapping[i
         np.array([guesses.get(client, 0.0) for client in range(clients)]),
     )
     rule = settings.aggregation
-    world = World(task, settings.algorithm, settings.training, settings.participation, aggregation=rule)
+    given = (task, settings.algorithm, settings.training, settings.participation)
+    world = FarWorld(*given, aggregation=rule, over_selection=over_selection)
     check_fit(world)
     return world
 

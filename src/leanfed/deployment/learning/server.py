@@ -77,6 +77,7 @@ class FleetServer:
         audit = Audit(Path(config.audit) if config.audit else folder.path / "audit.jsonl")
         bound = Bindings(Path(config.bindings) if config.bindings else None, config.max_samples)
         self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.counted(), bound)
+        self.inbox.use_late = config.late_rounds if config.late == "use" else 0
         self.screen = Screen(config.norm_bound, config.divergence)
         self.good = GoodStates(folder.checkpoint)
         self.planner: FleetPlanner | None = None
@@ -85,6 +86,7 @@ class FleetServer:
         self._counted: dict[int, int] = {}  # client -> samples, as the planner was built
         self._turned_back = 0  # times that the run has diverged since it last got further
         self._furthest = 0
+        self._overdue: frozenset[int] = frozenset()  # clients that had not answered at the last deadline
 
     def play(self) -> None:
         """Run the remaining rounds, then the last test, and write the final files."""
@@ -150,6 +152,8 @@ class FleetServer:
             planned = self._plan(progress.round)
             if planned is not None:
                 self._exchange(progress, planned.plan)
+                self._note_misses(planned.plan)
+                self.inbox.add_late()
                 self._screen_updates()
                 if len(self.inbox.accepted) >= self._needed(planned.plan):
                     if (why := self._diverged()) is not None:
@@ -164,6 +168,22 @@ class FleetServer:
             f"Round {progress.round} had no quorum ({self.config.quorum:g} of its participants) in "
             f"{self.config.attempts} attempts. Bring nodes back, then resume the run: nothing is lost."
         )
+
+    def _note_misses(self, plan: RoundPlan) -> None:
+        """Let clients rest that had until the deadline and did not answer; what others have missed is forgiven."""
+        for client in plan.participants:
+            member = self.inbox.members[client]
+            if client in self.inbox.accepted:
+                member.missed = 0
+            elif client in self._overdue and self.config.rest_rounds:
+                member.miss(plan.round, self.config.rest_rounds)
+                facts = {"client": client, "node": member.node, "missed": member.missed}
+                self.inbox.audit.write("rests", round=plan.round, **facts, until_round=member.rests_until)
+
+    def _target(self, plan: RoundPlan) -> int:
+        """Updates that close a round before its deadline: a share of the clients that the settings ask."""
+        wanted = min(len(plan.participants), len(self._planner().world.cohort(plan.round)))
+        return math.ceil(self.config.close_at * wanted)
 
     def _screen_updates(self) -> None:
         """Refuse updates that do not fit among the others of the round."""
@@ -217,7 +237,7 @@ class FleetServer:
         asked = planner.world.cohort(plan.round)
         known = [client for client in asked if client in members and not members[client].set_aside]
         missing = [client for client in known if client not in planner.available]
-        return math.ceil(self.config.quorum * (len(plan.participants) + len(missing)))
+        return math.ceil(self.config.quorum * (min(len(plan.participants), len(asked)) + len(missing)))
 
     def _plan(self, number: int) -> Planned | None:
         """A plan for the available clients; waits for them for at most deadline_s seconds, then returns None."""
@@ -225,18 +245,29 @@ class FleetServer:
         while True:
             self._greet(self.config.deadline_s)
             self._collect()
-            available = self._available()
+            available = self._rested(number, self._available())
             planned = self._planner().plan(number, available) if available else None
             if planned is not None or self.clock.steady() >= end:
                 return planned
             self.clock.sleep(self.config.poll_s)
+
+    def _rested(self, number: int, available: list[int]) -> list[int]:
+        """Without those that rest, as long as the quorum can do without them."""
+        rested = [client for client in available if self.inbox.members[client].rests_until <= number]
+        known = [client for client in self._planner().world.cohort(number) if client in self.inbox.members.by_client]
+        wanted = [client for client in known if not self.inbox.members[client].set_aside]
+        enough = math.ceil(self.config.quorum * len(wanted))
+        return rested if len(set(rested) & set(wanted)) >= enough else available
 
     def _planner(self) -> FleetPlanner:
         """The planner; rebuilt if the sample counts have changed."""
         members = self.inbox.members
         counted = capped({member.client: member.samples for member in members}, self.config.samples_ratio)
         if self.planner is None or counted != self._counted:
-            world = far_world(self.settings, counted, {member.client: member.majority_guess for member in members})
+            more = self.config.over_selection
+            world = far_world(
+                self.settings, counted, {member.client: member.majority_guess for member in members}, more
+            )
             measured = self.config.fleet == "measured"
             planner = FleetPlanner(self.settings, world, measured=measured)
             if self.planner is not None:
@@ -259,7 +290,10 @@ class FleetServer:
         evaluate = self.pending is not None and self.pending.due
         base = base_record(encode(len(progress.server.shared), None, progress.server.shared.numpy()))
         letters = []
-        chosen = [self.inbox.members[client] for client in self._available()]
+        there = self._available()
+        if plan is not None:  # whoever rests is not asked to test either
+            there = [client for client in there if client in self._planner().available]
+        chosen = [self.inbox.members[client] for client in there]
         width = self.settings.radio.value_bits
         world = self._planner().world
         for expected in make_orders(
@@ -270,14 +304,22 @@ class FleetServer:
             node = self.inbox.members[order.client].node
             letters.append(Letter(node, pack(order=order, base=base), kind, str(progress.round), expected))
             self.inbox.waiting[order.token] = order.client
-        for letter in self.post.send(letters, self.config.deadline_s + GRACE_S):
+            self.inbox.members[order.client].order = order.token
+        rounds = 1 + self.inbox.use_late  # a late update can be used only while its message is valid
+        for letter in self.post.send(letters, rounds * self.config.deadline_s + GRACE_S):
             if letter.expected is not None:
                 self.inbox.waiting.pop(letter.expected.order.token)
         end = self.clock.steady() + self.config.deadline_s
+        hurried = plan is not None and (self.config.close_at < 1 or self.config.over_selection > 0)
+        target = self._target(plan) if plan is not None and hurried else len(letters) + 1
         while self.inbox.waiting and self.clock.steady() < end:
             self._collect()
+            if len(self.inbox.accepted) >= target:
+                break
             if self.inbox.waiting:
                 self.clock.sleep(self.config.poll_s)
+        late = self.clock.steady() >= end
+        self._overdue = frozenset(self.inbox.waiting.values()) if late else frozenset()
         self.inbox.waiting.clear()
 
     def _apply(self, progress: Progress, planned: Planned, checkpoints: Checkpoints, elapsed_s: float) -> Progress:
@@ -289,7 +331,9 @@ class FleetServer:
         if plan.participants:  # without participants the base does not change
             members = list(plan.participants)
             uploads = [accepted[client].upload for client in members]
-            mean = planner.world.aggregation.combine(len(server.shared), gamma[members], uploads)
+            age = np.array([number - accepted[client].order.round for client in members])
+            # An update that is a rounds late counts for 1 / sqrt(1 + a) of its weight (FedAsync's polynomial, a = 1/2).
+            mean = planner.world.aggregation.combine(len(server.shared), gamma[members] / np.sqrt(1 + age), uploads)
             server = stepped(self.settings.algorithm, server, mean, self.settings.training, number)
         outcome = outcome_of(server, accepted)
         self._complete_pending()
@@ -306,7 +350,7 @@ class FleetServer:
         )
         for client in plan.participants:
             member, answer = self.inbox.members[client], accepted[client].answer
-            member.applied, member.applied_token = number, answer.token
+            member.applied, member.applied_token = answer.round, answer.token
             member.last_frame = digest(answer.frame)
         planner.done(number, plan.participants)
         after = Progress(number + 1, server, progress.clients)
@@ -395,12 +439,12 @@ class FleetServer:
 
 
 def _applied_part(plan: RoundPlan, accepted: Mapping[int, Accepted]) -> RoundPlan:
-    """The plan reduced to the clients whose updates are applied."""
-    kept = [place for place, client in enumerate(plan.participants) if client in accepted]
-    return replace(
-        plan,
-        participants=tuple(plan.participants[place] for place in kept),
-        k=plan.k[kept],
-        r=plan.r[kept],
-        share=None if plan.share is None else plan.share[kept],
-    )
+    """The plan of the clients whose updates are applied: its own, and late ones by their own orders."""
+    orders = [accepted[client].order for client in sorted(accepted)]
+    place = {client: n for n, client in enumerate(plan.participants)}
+    k = [plan.k[place[o.client]] if o.client in place else o.k for o in orders]
+    r = [plan.r[place[o.client]] if o.client in place else o.r for o in orders]
+    share = None
+    if plan.share is not None:
+        share = np.array([plan.share[place[o.client]] if o.client in place else o.share for o in orders])
+    return replace(plan, participants=tuple(o.client for o in orders), k=np.array(k), r=np.array(r), share=share)
