@@ -25,7 +25,7 @@ LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 TABLE_WORDS = {
     "rounds": "One row for each round.",
     "clients": "One row for each client that took part in a round.",
-    "evaluations": "One row for each client and evaluation, where `evaluation.per_client` is on.",
+    "evaluations": "One row for each client and evaluation.",
 }
 RULES = {"sum": "sum", "max": "largest", "mean": "mean", "last": "last value", "count": "count", "none": ""}
 
@@ -51,8 +51,9 @@ def type_of(key: dict[str, Any]) -> str:
     if "anyOf" in key:
         return " or ".join(dict.fromkeys(type_of(choice) for choice in key["anyOf"]))
     if key.get("type") == "array":
-        inside = type_of(key["items"]) if key.get("items") else "values"
-        return f"list of {inside}"
+        if "prefixItems" in key:
+            return f"[{', '.join(type_of(item) for item in key['prefixItems'])}]"
+        return f"list of {type_of(key.get('items', {}))}"
     return {"null": "none", "object": "table"}.get(key.get("type", ""), key.get("type", "any"))
 
 
