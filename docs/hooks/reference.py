@@ -59,7 +59,11 @@ def type_of(key: dict[str, Any]) -> str:
 
 def limits_of(key: dict[str, Any]) -> str:
     """The bounds of a key."""
-    found = [f"{sign} {key[name]:g}" for name, sign in LIMITS.items() if name in key]
+    found = [
+        f"{sign} {key[name]:,}" if abs(key[name]) < 1e9 else f"{sign} {key[name]:.3g}"
+        for name, sign in LIMITS.items()
+        if name in key
+    ]
     return ", ".join(dict.fromkeys(found + [limits_of(choice) for choice in key.get("anyOf", []) if limits_of(choice)]))
 
 
