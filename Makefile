@@ -8,7 +8,7 @@ KERNELS := $(wildcard $(addprefix src/leanfed/,allocation/*.py compression/topk.
 # One more than the cores of a small machine: some tests wait for processes that they start.
 WORKERS ?= 3
 
-.PHONY: setup run test test-slow lint types check wheel bench clean
+.PHONY: setup run test test-slow lint types check wheel bench docs docs-serve clean
 
 setup: $(READY) $(COMPILED)
 
@@ -46,8 +46,16 @@ test-slow: setup
 bench: setup
 	$(BIN)/pytest benchmarks --benchmark-enable --benchmark-only
 
+# The documentation as pages that need no network: site/index.html. It is strict: a broken link or an unlisted page fails.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+docs-serve: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
 wheel: setup
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
