@@ -123,7 +123,7 @@ def test_the_fast_form_is_the_default_and_says_what_it_aims_at(leanfed: Leanfed,
 
 
 def test_a_plan_that_erases_heads_is_warned_of(leanfed: Leanfed) -> None:
-    asked = ("plan", "--fleet", "paper", "--clients", "30", "--set", "theta1=0.001")
+    asked = ("plan", "--fleet", "paper", "--clients", "60")
     plain = leanfed(*asked, "--form", "plain")
     assert (plain.returncode, "keep less than 5 % of their head (r < 0.05)" in plain.stderr) == (0, True)
     assert "is lost for good" in plain.stderr
