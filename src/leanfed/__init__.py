@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
-
-__version__ = version("leanfed")
 
 # Public names, resolved on first use so that `import leanfed` stays light (no torch).
 _PUBLIC = {
@@ -29,6 +26,7 @@ _PUBLIC = {
 __all__ = ["__version__", *sorted(_PUBLIC)]
 
 if TYPE_CHECKING:  # what editors and type checkers see; a test compares it with the names above
+    __version__: str
     from leanfed.algorithms.own import add_method as add_method
     from leanfed.allocation.plan import plan as plan
     from leanfed.allocation.problem import Problem as Problem
@@ -46,6 +44,8 @@ if TYPE_CHECKING:  # what editors and type checkers see; a test compares it with
 else:
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return import_module("importlib.metadata").version("leanfed")
         if name not in _PUBLIC:
             raise AttributeError(f"module 'leanfed' has no attribute {name!r}")
         if name == "runs":  # the room of that name, which answers to calls

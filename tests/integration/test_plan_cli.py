@@ -51,7 +51,7 @@ def problem_file(tmp_path: Path) -> Path:
 
 
 def test_json_is_the_agreed_object_and_nothing_else(leanfed: Leanfed, problem_file: Path) -> None:
-    done = leanfed("plan", problem_file, "--json")
+    done = leanfed("plan", problem_file, "--form", "safe", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     assert list(told) == KEYS
@@ -80,26 +80,64 @@ def test_the_aim_of_fixed_rates_can_be_chosen(leanfed: Leanfed) -> None:
 
 
 def test_the_table_says_who_is_out_and_what_bandwidth_is_worth(leanfed: Leanfed, problem_file: Path) -> None:
-    done = leanfed("plan", problem_file)
+    done = leanfed("plan", problem_file, "--form", "safe")
     assert done.returncode == 0
     assert "2 of 3 take part" in done.stdout
+    assert "the paper's trade-off, lower is better" in done.stdout
     assert "client 2: a deadline of 0.8 s is below the 2.103 s" in done.stdout
     assert "per MHz" in done.stdout
 
 
 def test_what_if_solves_once_per_value(leanfed: Leanfed, problem_file: Path) -> None:
-    rows = json.loads(leanfed("plan", problem_file, "--what-if", "bandwidth_hz=1e5,1e6", "--json").stdout)
+    question = ("plan", problem_file, "--form", "safe", "--what-if", "bandwidth_hz=1e5,1e6", "--json")
+    rows = json.loads(leanfed(*question).stdout)
     assert [row["bandwidth_hz"] for row in rows] == [1e5, 1e6]
     assert rows[1]["objective"] < rows[0]["objective"]
     assert {"objective", "relative_gap", "mean_k", "mean_r", "excluded", "starved", "seconds"} <= rows[0].keys()
+    assert (rows[0]["participants"], rows[0]["slowest"], rows[0]["slowest_s"]) == (2, "client 0", pytest.approx(0.8))
+    assert 0 < rows[0]["energy_j"] <= 2 * 0.3
     shown = leanfed("plan", problem_file, "--what-if", "deadline_s=0.001,3,null")
     assert shown.returncode == 0
     assert "infeasible" in shown.stdout
     assert "no limit" in shown.stdout
+    assert "take part" in shown.stdout
+    assert "slowest" in shown.stdout
     counts = json.loads(leanfed("plan", "--fleet", "paper", "--what-if", "clients=3,30", "--json").stdout)
     assert [row["clients"] for row in counts] == [3, 30]
-    energy = json.loads(leanfed("plan", problem_file, "--what-if", "energy_budget_j=0.05,0.3", "--json").stdout)
+    energy = json.loads(
+        leanfed("plan", problem_file, "--form", "safe", "--what-if", "energy_budget_j=0.05,0.3", "--json").stdout
+    )
     assert [row["excluded"] for row in energy] == [2, 1]
+
+
+def test_the_fast_form_is_the_default_and_says_what_it_aims_at(leanfed: Leanfed, problem_file: Path) -> None:
+    told = json.loads(leanfed("plan", problem_file, "--json").stdout)
+    assert (told["solver"], told["status"], told["lower_bound"]) == ("fast", "solved", None)
+    assert 0.01 <= max(told["k"]) <= 0.05  # the bounds of the form, where the file has none
+    wider = json.loads(leanfed("plan", problem_file, "--set", "k_min=0.2", "--set", "k_max=1", "--json").stdout)
+    assert min(k for k in wider["k"] if k > 0) >= 0.2
+    shown = leanfed("plan", problem_file).stdout
+    assert "the most learning per second" in shown
+    assert "of the fleet's gradient (by norm) a second" in shown
+    assert "starved" not in shown
+
+
+def test_a_plan_that_erases_heads_is_warned_of(leanfed: Leanfed) -> None:
+    asked = ("plan", "--fleet", "paper", "--clients", "60")
+    plain = leanfed(*asked, "--form", "plain")
+    assert (plain.returncode, "keep less than 5 % of their head (r < 0.05)" in plain.stderr) == (0, True)
+    assert "is lost for good" in plain.stderr
+    assert "does not learn in this round" in leanfed(*asked, "--form", "safe").stderr
+    assert leanfed(*asked).stderr == ""  # the fast form keeps at least half of each
+
+
+def test_devices_have_the_names_of_the_fleet_file(leanfed: Leanfed, tmp_path: Path) -> None:
+    rows = [f"{name},{gain},0.2,{cpu}" for name, gain, cpu in (("kitchen", 1e-9, 1e9), ("[b]hall", 1e-11, 2e7))]
+    (tmp_path / "home.csv").write_text("device,gain,power_w,cpu_hz\n" + "\n".join(rows))
+    shown = leanfed("plan", "--fleet", "home.csv").stdout
+    assert "kitchen" in shown
+    assert "[b]hall: its own deadline" in shown
+    assert "kitchen" in leanfed("plan", "--fleet", "home.csv", "--what-if", "bandwidth_hz=1e6,2e6").stdout
 
 
 def test_a_fleet_becomes_a_problem_that_can_be_saved_drawn_and_solved_again(leanfed: Leanfed, tmp_path: Path) -> None:
@@ -160,7 +198,9 @@ def test_a_bad_field_exits_with_2_and_names_client_and_field(
         (["problem.json", "--fleet", "paper"], "both are given"),
         (["none.json"], "Cannot read none.json"),
         (["problem.json", "--solver", "certifed"], "did you mean 'certified'"),
-        (["problem.json", "--payload", "exakt"], "did you mean 'exact'"),
+        (["problem.json", "--form", "fats"], "did you mean 'fast'"),
+        (["problem.json", "--form", "fast", "--solver", "dca"], "plans the forms 'safe' and 'plain'"),
+        (["problem.json", "--payload", "exakt", "--form", "safe"], "did you mean 'exact'"),
         (["problem.json", "--what-if", "tau=1"], "Unknown field 'tau'"),
         (["problem.json", "--what-if", "clients=9"], "ask for 1 to 3"),
         (["problem.json", "--what-if", "clients=2", "--picture", "x.png"], "Leave them out"),
@@ -218,7 +258,7 @@ def test_the_commands_of_the_page_run_and_print_what_it_shows(leanfed: Leanfed, 
         assert done.returncode == 0, f"{command}: {done.stderr}"
         printed[command] = {_steady(line) for line in done.stdout.splitlines()}
     shown = [line for line in blocks("text")[0].splitlines() if line.strip() and "──" not in line]
-    assert {_steady(line) for line in shown} <= printed["leanfed plan problem.json"]
+    assert {_steady(line) for line in shown} <= printed["leanfed plan problem.json --form safe"]
 
 
 def _steady(line: str) -> str:

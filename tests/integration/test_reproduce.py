@@ -22,6 +22,7 @@ from leanfed.reproduction.paper.protocol import curve_of
 from leanfed.reproduction.reproduce import Request, Watch, reproduce
 from leanfed.runs.settings import Settings
 from tests.integration.conftest import Leanfed
+from tests.planted import executed, plant
 
 FINAL = "final accuracy"
 
@@ -164,12 +165,14 @@ def test_a_reproduction_that_is_killed_goes_on(tiny: str, tmp_path: Path) -> Non
     assert results["numbers"] == whole["numbers"]
 
 
-def test_runs_are_carried_out_in_several_processes(tiny: str, tmp_path: Path) -> None:
+def test_runs_are_carried_out_in_several_processes(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plant(tmp_path))
     told: list[int] = []
     watch = Watch(begin=lambda runs, rounds, seconds: told.append(rounds), tell=lambda: told.append(1))
     results = reproduce(Request([tiny], tmp_path / "runs", tmp_path, quick=True, processes=2), watch)[0]
     assert results["runs_missing"] == 0
     assert told == [8, *[1] * 8]
+    assert executed(tmp_path) == []
 
 
 def test_a_run_that_cannot_be_carried_out_is_told(leanfed: Leanfed, tmp_path: Path) -> None:

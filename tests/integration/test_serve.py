@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -22,6 +22,7 @@ from leanfed.files import folder_lock, sha256_of
 from leanfed.report.live.progress import find_run_folders, standing
 from leanfed.results import RunFolder
 from tests.integration.conftest import Leanfed
+from tests.planted import executed, plant
 
 OUTSIDE = (
     "none",
@@ -39,9 +40,11 @@ PATIENCE_S = 120  # a busy machine is slow, not wrong
 
 
 @contextmanager
-def process(*arguments: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+def process(
+    *arguments: str | Path, start: Sequence[str] = (sys.executable, "-m", "leanfed.cli"), **options: Any
+) -> Iterator[subprocess.Popen[str]]:
     """A `leanfed` process that is gone afterwards."""
-    command = [sys.executable, "-m", "leanfed.cli", *map(str, arguments)]
+    command = [*start, *map(str, arguments)]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     try:
         yield started
@@ -162,7 +165,10 @@ def test_a_run_is_followed_stopped_and_resumed_bit_for_bit(
     whole = json.loads(leanfed("run", settings_file, "--set", rounds, "--out", "whole", "--json").stdout)
     runs = tmp_path / "runs"
     runs.mkdir()
-    with talking(runs) as client, process("run", settings_file, "--set", rounds, "--out", runs / "live") as run:
+    plant(tmp_path)  # resumed runs start where the server did, and must not run what lies there
+    start = (sys.executable, "-P", "-m", "leanfed.cli")
+    live = process("run", settings_file, "--set", rounds, "--out", runs / "live", start=start)
+    with talking(runs, start=start) as client, live as run:
         wait_for(lambda: client.get("/data/live").status_code == 200 and client.get("/data/live").json())
         followed = messages(client, "/events/live")
         first = next(followed)
@@ -188,6 +194,7 @@ def test_a_run_is_followed_stopped_and_resumed_bit_for_bit(
     summary = json.loads((runs / "live/summary.json").read_text())
     assert summary["sha256"] == whole["sha256"]
     assert sha256_of(runs / "live/rounds.parquet") == whole["sha256"]["rounds.parquet"]
+    assert executed(tmp_path) == []
 
 
 def test_a_run_that_cannot_go_on_says_why(leanfed: Leanfed, settings_file: Path, tmp_path: Path) -> None:

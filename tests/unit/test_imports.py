@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "leanfed"
-VOCABULARY = {"errors", "files", "manifest", "quantities", "records", "registry", "results", "streams"}
+VOCABULARY = {"errors", "files", "interpreter", "manifest", "quantities", "records", "registry", "results", "streams"}
 MAY_IMPORT = {
     "tasks": VOCABULARY,
     "compression": VOCABULARY,
@@ -29,6 +29,7 @@ MAY_IMPORT["report"] = VOCABULARY | {"charts", "allocation", "wireless"}
 MAY_IMPORT["cli"] = MAY_IMPORT["runs"] | {"runs", "reproduction", "deployment", "report"}
 VOCABULARY_MAY_IMPORT = {
     "errors": set(),
+    "interpreter": set(),
     "streams": set(),
     "quantities": {"errors"},
     "records": {"errors"},

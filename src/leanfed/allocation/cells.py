@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 from pydantic import ValidationError
 
 from leanfed.allocation.curves import Floats
+from leanfed.allocation.forms import bounded
 from leanfed.allocation.problem import Problem
 from leanfed.errors import InputError, nearest
-from leanfed.files import make_folder, write_text
+from leanfed.files import make_folder, parse_json, read_text, write_text
 from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, SampledFleet
-from leanfed.wireless.fleet_file import read_fleet
+from leanfed.wireless.fleet_file import MeasuredFleet, read_fleet
 
 # Sizes are the paper's; the rest is assumed, chosen so that every limit is felt by 100 clients at 10 MHz.
 MODEL_PRESETS: dict[str, dict[str, float]] = {
@@ -41,10 +42,25 @@ PAPER_FLEET = "paper"
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A problem, and how far its clients stand from the base station where that is known."""
+    """A problem, how far its clients stand from the base station where that is known, and what they are called."""
 
     problem: Problem
     distance_m: Floats | None = None
+    names: tuple[str, ...] = ()  # of a fleet file; else clients are numbered
+    stated: frozenset[str] = frozenset()  # fields that the user's file gives
+
+    def name(self, client: int) -> str:
+        """What a client is called."""
+        return self.names[client] if self.names else f"client {client}"
+
+    def changed(self, changes: Mapping[str, Any]) -> Cell:
+        """With some fields of the problem given otherwise."""
+        stated = self.stated | frozenset(changes)
+        return replace(self, problem=self.problem.with_(**changes) if changes else self.problem, stated=stated)
+
+    def in_form(self, form: str) -> Cell:
+        """With the form's bounds on k and r where none are stated."""
+        return replace(self, problem=bounded(self.problem, form, self.stated))
 
 
 Source = Callable[[int | None], Cell]  # the cell with this many clients; None: all there are
@@ -53,18 +69,19 @@ Source = Callable[[int | None], Cell]  # the cell with this many clients; None: 
 def from_file(path: Path, *, clients: int | None = None) -> Source:
     """A problem file; fewer clients are its first ones, with weights that add up to what all of theirs did."""
     problem = Problem.from_json(path)
+    stated = frozenset(parse_json(read_text(path)))
 
     def cell(other: int | None) -> Cell:
         count = clients if other is None else other
         if count is None:
-            return Cell(problem)
+            return Cell(problem, stated=stated)
         if not 1 <= count <= problem.clients:
             raise InputError(f"clients is {count}, but {path} holds {problem.clients}; ask for 1 to {problem.clients}.")
         some = problem.only(slice(count))
         kept = some.weights.sum()
         if kept <= 0.0:
             raise InputError(f"The first {count} clients of {path} have no weight; ask for more of them.")
-        return Cell(some.with_(weights=some.weights * (problem.weights.sum() / kept)))
+        return Cell(some.with_(weights=some.weights * (problem.weights.sum() / kept)), stated=stated)
 
     return cell
 
@@ -112,9 +129,10 @@ def paper_fleet(clients: int | None = None, seed: int = 0, radius_m: float | Non
 
 
 def cell_of(devices: Fleet, model: str = "lenet5") -> Cell:
-    """The problem of a fleet's first round, with the distances of a drawn one."""
+    """The problem of a fleet's first round, with the distances of a drawn one and the names of a measured one."""
     distance = devices.distances_m(0) if isinstance(devices, SampledFleet) else None
-    return Cell(problem_of_fleet(devices.state(0), model), distance)
+    names = devices.names if isinstance(devices, MeasuredFleet) else ()
+    return Cell(problem_of_fleet(devices.state(0), model), distance, names)
 
 
 def problem_of_fleet(state: FleetState, model: str = "lenet5", **changes: Any) -> Problem:

@@ -7,12 +7,13 @@ import numpy as np
 from leanfed.allocation.base import ALLOCATORS
 from leanfed.allocation.bench import paper_problem
 from leanfed.allocation.energy import EnergyState, plan_round
+from leanfed.allocation.forms import plan_in
 from leanfed.allocation.plan import plan
 
 
-def load() -> None:
-    """Load the compiled code, so that the seconds of the next plan are its own."""
-    plan(paper_problem(3, 0, bandwidth_hz=3e5))
+def load(form: str = "safe") -> None:
+    """Load the compiled code of a form, so that the seconds of the next plan are its own."""
+    plan_in(form, paper_problem(3, 0, bandwidth_hz=3e5))
 
 
 def warm() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from leanfed.allocation.cells import Source
-from leanfed.allocation.plan import plan
+from leanfed.allocation.cells import Cell, Source
+from leanfed.allocation.forms import erased_heads, plan_in, takes_part
+from leanfed.allocation.limits import plan_cost
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution
 from leanfed.errors import InputError, nearest
@@ -59,35 +60,50 @@ def what_if(
     field: str,
     values: Iterable[float | None],
     *,
+    form: str = "safe",
     changes: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Solve once per value; `changes` hold for all of them, `options` go to `plan`."""
+    """Solve once per value in a form; `changes` hold for all of them, `options` go to `plan_in`."""
     rows = []
     for value in values:
         progress(f"{field} = {value}")
         cell = source(int(value) if field == CLIENTS and value is not None else None)
         asked = {} if field == CLIENTS else {field: value}
-        problem = cell.problem.with_(**{**(changes or {}), **asked})
-        rows.append({field: value, **summary_of(problem, plan(problem, **options))})
+        cell = cell.changed({**(changes or {}), **asked}).in_form(form)
+        solution = plan_in(form, cell.problem, **options)
+        rows.append({field: value, **summary_of(cell.problem, solution), **_spent(cell, solution)})
     return rows
+
+
+def _spent(cell: Cell, solution: Solution) -> dict[str, Any]:
+    """Who is waited for and for how long, what the participants spend together, and whose heads are erased."""
+    problem, part = cell.problem, takes_part(cell.problem, solution)
+    latency, energy = plan_cost(problem, solution.k, solution.r, solution.l, solution.payload)
+    slowest = int(np.argmax(np.where(part, latency, -np.inf))) if part.any() else None
+    return {
+        "slowest": None if slowest is None else cell.name(slowest),
+        "slowest_s": None if slowest is None else float(latency[slowest]),
+        "energy_j": float(energy[part].sum()),
+        "erased": len(erased_heads(problem, solution)),
+    }
 
 
 def summary_of(problem: Problem, solution: Solution) -> dict[str, Any]:
     """A plan in a few numbers; the means are over the clients that take part."""
-    takes_part = np.ones(problem.clients, dtype=bool)
-    takes_part[[entry.client for entry in solution.excluded]] = False
+    part = takes_part(problem, solution)
     infeasible = solution.objective is None
     return {
         "status": str(solution.status),
         "objective": solution.objective,
         "lower_bound": solution.lower_bound,
         "relative_gap": solution.relative_gap,
-        "mean_k": None if infeasible else float(solution.k[takes_part].mean()),
-        "mean_r": None if infeasible else float(solution.r[takes_part].mean()),
+        "mean_k": None if infeasible else float(solution.k[part].mean()),
+        "mean_r": None if infeasible else float(solution.r[part].mean()),
         "price": solution.price,
         "clients": problem.clients,
+        "participants": int(part.sum()),
         "excluded": len(solution.excluded),
         "starved": len(solution.starved),
         "seconds": solution.seconds,

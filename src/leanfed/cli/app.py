@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from leanfed import __version__
 from leanfed.cli.bench import bench
 from leanfed.cli.compare import compare
 from leanfed.cli.data import data
@@ -49,6 +48,8 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from leanfed import __version__
+
         typer.echo(f"leanfed {__version__}")
         raise typer.Exit
 

@@ -25,6 +25,11 @@ screen = Console()
 notices = Console(stderr=True)
 
 
+def warn(text: str) -> None:
+    """A warning, apart from what a program reads."""
+    notices.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
+
+
 def show_table(table: Table) -> None:
     """A table on a terminal; elsewhere plain lines of its cells, as wide as they need to be and without frames."""
     if screen.is_terminal:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from leanfed.cli.display import notices, screen, show_table
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 40  # clients shown in full
 END_ROWS = 10  # of a longer fleet, shown from either end
+OUT = "excluded"  # of a plan
 MOST_REASONS = 10  # excluded or starved clients explained one by one
 
 
@@ -36,59 +38,65 @@ def working(text: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda now: status.update(f"{text}: {now}")
 
 
-def show_plan(problem: Problem, solution: Solution, *, everyone: bool) -> None:
-    """The plan as a table, then its quality, the price of bandwidth, and who is left out or starved."""
+def show_plan(cell: Cell, solution: Solution, form: str, *, everyone: bool) -> None:
+    """The plan as a table, then what it is best at, the price of bandwidth, and who is left out or starved."""
     from leanfed.allocation.starvation import needs_of
 
-    show_table(plan_table(problem, solution, everyone=everyone))
-    for line in quality_lines(problem, solution):
+    show_table(plan_table(cell, solution, form, everyone=everyone))
+    for line in quality_lines(cell.problem, solution, form):
         screen.print(line, highlight=False, soft_wrap=True)
-    _show_reasons(
-        "excluded", [(entry.client, entry.why) for entry in solution.excluded[:MOST_REASONS]], solution.excluded
-    )
-    named = solution.starved[:MOST_REASONS]
-    needs = zip(named, needs_of(problem, named, solution.payload), strict=True)
-    advice = "" if problem.k_min.any() else "; --set k_min=0.01 gives everyone a floor"
-    title = f"starved, k below 0.01 or at its floor{advice}"
-    _show_reasons(title, list(needs), solution.starved)
-
-
-def _show_reasons(title: str, reasons: Sequence[tuple[int, str]], everyone: Sequence[object]) -> None:
-    if not everyone:
+    fast = form == "fast"
+    left = [(cell.name(entry.client), entry.why) for entry in solution.excluded[:MOST_REASONS]]
+    title = "sit this round out (a run asks everyone at least once in ten)" if fast else "excluded"
+    _show_reasons(title, left, len(solution.excluded))
+    if fast:
         return
-    screen.print(f"{len(everyone)} {title}:", highlight=False, soft_wrap=True)
-    for client, why in reasons:
-        screen.print(f"  client {client}: {why}", highlight=False, soft_wrap=True)
-    if len(everyone) > len(reasons):
-        screen.print(f"  and {len(everyone) - len(reasons)} more; --json lists all", highlight=False)
+    named = solution.starved[:MOST_REASONS]
+    needs = zip(map(cell.name, named), needs_of(cell.problem, named, solution.payload), strict=True)
+    advice = "" if cell.problem.k_min.any() else "; --set k_min=0.01 gives everyone a floor"
+    _show_reasons(f"starved, k below 0.01 or at its floor{advice}", list(needs), len(solution.starved))
 
 
-def plan_table(problem: Problem, solution: Solution, *, everyone: bool = True) -> Table:
+def _show_reasons(title: str, reasons: Sequence[tuple[str, str]], count: int) -> None:
+    if not count:
+        return
+    screen.print(f"{count} {title}:", highlight=False, soft_wrap=True)
+    for name, why in reasons:
+        screen.print(f"  {name}: {why}", highlight=False, soft_wrap=True, markup=False)
+    if count > len(reasons):
+        screen.print(f"  and {count - len(reasons)} more; --json lists all", highlight=False)
+
+
+def plan_table(cell: Cell, solution: Solution, form: str, *, everyone: bool = True) -> Table:
     """One row per client: rates, share, latency, energy and the limit that binds; long fleets are cut in the middle."""
+    from leanfed.allocation.forms import held_by
     from leanfed.allocation.limits import plan_cost
-    from leanfed.allocation.plan import binding_limits
 
+    problem = cell.problem
     latency, energy = plan_cost(problem, solution.k, solution.r, solution.l, solution.payload)
-    held, starved = binding_limits(problem, solution), set(solution.starved)
-    table = _slim_table(f"{solution.solver} plan for {problem.clients} clients, {problem.bandwidth_hz / 1e6:g} MHz")
-    for heading in ("client", "k", "r", "share %", "kHz", "latency s", "energy J"):
+    held, starved = held_by(problem, solution, form), set(() if form == "fast" else solution.starved)
+    how = "" if solution.solver in ("certified", "fast") else f" by {solution.solver}"
+    table = _slim_table(f"{form} plan{how} for {problem.clients} devices, {problem.bandwidth_hz / 1e6:g} MHz")
+    table.add_column("device" if cell.names else "client", justify="left" if cell.names else "right", no_wrap=True)
+    for heading in ("k", "r", "share %", "kHz", "latency s", "energy J"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("held by")
     cut = not everyone and problem.clients > MOST_ROWS
     shown = [*range(END_ROWS), *range(problem.clients - END_ROWS, problem.clients)] if cut else range(problem.clients)
     for n in shown:
-        if held[n] == "excluded":
-            table.add_row(str(n), *"-" * 6, "excluded")
+        name = escape(cell.name(n)) if cell.names else str(n)
+        if held[n] == OUT:
+            table.add_row(name, *"-" * 6, "sits out" if form == "fast" else OUT)
             continue
         share = solution.l[n]
         numbers = (f"{solution.k[n]:.3f}", f"{solution.r[n]:.3f}", f"{100 * share:.3f}")
         costs = (f"{share * problem.bandwidth_hz / 1e3:.2f}", f"{latency[n]:.4g}", f"{energy[n]:.4g}")
         names = [held[n]] * (held[n] != "nothing") + ["starved"] * (n in starved)
-        table.add_row(str(n), *numbers, *costs, ", ".join(names) or "nothing")
+        table.add_row(name, *numbers, *costs, ", ".join(names) or "nothing")
         if cut and n == END_ROWS - 1:
             table.add_row("...", *[""] * 7)
     if cut:
-        table.caption = "--all shows every client"
+        table.caption = "--all shows every device"
     return table
 
 
@@ -97,20 +105,23 @@ def _slim_table(title: str) -> Table:
     return Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
-def quality_lines(problem: Problem, solution: Solution) -> list[str]:
-    """How good the plan is, what holds the clients, and what more bandwidth would be worth."""
-    from leanfed.allocation.plan import binding_limits
+def quality_lines(problem: Problem, solution: Solution, form: str) -> list[str]:
+    """What the plan is best at, how good it is, what holds the clients, and what more bandwidth would be worth."""
+    from leanfed.allocation.forms import AIMS, held_by, in_words
     from leanfed.allocation.what_if import summary_of
 
     if solution.objective is None:
         return [f"{solution.status}: no client can take part ({_duration(solution.seconds)})"]
-    summary, held = summary_of(problem, solution), Counter(binding_limits(problem, solution))
-    taking = problem.clients - len(solution.excluded)
+    summary, held = summary_of(problem, solution), Counter(held_by(problem, solution, form))
     certified = solution.lower_bound is not None and solution.relative_gap is not None
     bound = f"; no plan is below {solution.lower_bound:.6g}, gap {solution.relative_gap:.1e}" if certified else ""
+    value = "" if form == "fast" else f": objective {solution.objective:.6g}{bound}"
     lines = [
-        f"{solution.status} in {_duration(solution.seconds)}: objective {solution.objective:.6g}{bound}",
-        f"{taking} of {problem.clients} take part: mean k {summary['mean_k']:.3f}, mean r {summary['mean_r']:.3f}",
+        f"aim of the form {form}: {AIMS[form]}",
+        f"{solution.status} in {_duration(solution.seconds)}{value}",
+        f"in words: {in_words(problem, solution, form)}",
+        f"{summary['participants']} of {problem.clients} take part: mean k {summary['mean_k']:.3f}, "
+        f"mean r {summary['mean_r']:.3f}",
         f"held by: {', '.join(f'{name} {count}' for name, count in held.most_common())}",
     ]
     if solution.price is not None:
@@ -124,23 +135,27 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
-def show_what_if(field: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One row per value of the question."""
-    table = _slim_table(f"what if {field} changes")
-    for heading in (field, "objective", "gap", "mean k", "mean r", "excluded", "starved", "ms"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def show_what_if(field: str, rows: Sequence[Mapping[str, Any]], form: str) -> None:
+    """One row per value of the question: who takes part, whom the round waits for, and what it spends."""
+    table = _slim_table(f"what if {field} changes ({form} plans)")
+    value_head = [] if form == "fast" else ["objective", "gap"]
+    for heading in (field, "take part", "round s", "slowest", "energy J", "mean k", "mean r", *value_head, "r < 0.05"):
+        table.add_column(heading, justify="left" if heading == "slowest" else "right", no_wrap=True)
     for row in rows:
         value = "no limit" if row[field] is None else f"{row[field]:,}" if field == "clients" else f"{row[field]:g}"
+        part = f"{row['participants']} of {row['clients']}"
         if row["objective"] is None:
-            table.add_row(value, str(row["status"]), *"-" * 3, str(row["excluded"]), "-", f"{1e3 * row['seconds']:.3g}")
+            table.add_row(value, part, str(row["status"]), *"-" * (5 + len(value_head)))
             continue
+        costs = (f"{row['slowest_s']:.4g}", escape(row["slowest"]), f"{row['energy_j']:.4g}")
         gap = "-" if row["relative_gap"] is None else f"{row['relative_gap']:.1e}"
-        numbers = (f"{row['objective']:.6g}", gap, f"{row['mean_k']:.3f}", f"{row['mean_r']:.3f}")
-        table.add_row(value, *numbers, str(row["excluded"]), str(row["starved"]), f"{1e3 * row['seconds']:.3g}")
+        judged = [f"{row['objective']:.6g}", gap] if value_head else []
+        rates = (f"{row['mean_k']:.3f}", f"{row['mean_r']:.3f}")
+        table.add_row(value, part, *costs, *rates, *judged, str(row["erased"]))
     show_table(table)
 
 
-def draw_plan(path: Path, cell: Cell, solution: Solution) -> None:
+def draw_plan(path: Path, cell: Cell, solution: Solution, form: str) -> None:
     """The picture of a plan: over distance where it is known, else over the channel's gain."""
     import numpy as np
 
@@ -157,8 +172,10 @@ def draw_plan(path: Path, cell: Cell, solution: Solution) -> None:
         share=100.0 * solution.l,
         cpu_ghz=problem.cpu_hz / 1e9,
         excluded=[entry.client for entry in solution.excluded],
-        starved=solution.starved,
-        title=f"{solution.solver} plan: {problem.clients} clients on {problem.bandwidth_hz / 1e6:g} MHz",
+        starved=() if form == "fast" else solution.starved,
+        title=f"{form} plan: {problem.clients} devices on {problem.bandwidth_hz / 1e6:g} MHz",
+        left_out="sits out" if form == "fast" else OUT,
+        names=cell.names,
     )
     draw_cell(path, picture)
 

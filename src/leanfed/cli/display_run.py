@@ -24,7 +24,6 @@ from leanfed.cli.display import notices, screen, show_table
 from leanfed.errors import LeanfedError
 from leanfed.quantities import SCHEMA, Quantity, main_score, summarised
 from leanfed.quantities import spent as spent_costs
-from leanfed.results import RunFolder
 
 if TYPE_CHECKING:
     from leanfed.rounds.loop import RoundRecord
@@ -130,6 +129,8 @@ def _spent_before(folder: Path) -> dict[str, float]:
     """What the rounds of a run that is resumed have cost already."""
     columns = spent_costs(plotted=True)
     try:
+        from leanfed.results import RunFolder
+
         table = RunFolder(folder).read_table("rounds")
     except LeanfedError:  # it begins
         return dict.fromkeys(columns, 0.0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from leanfed.cli.display import screen
+from leanfed.cli.display import screen, warn
 from leanfed.cli.display_plan import draw_plan, show_plan, show_what_if, working
 from leanfed.cli.options import Import, Json, import_all
 from leanfed.errors import InputError
@@ -30,13 +30,17 @@ class PlanCommand(TyperCommand):
 
         for parameter in self.params:
             if parameter.name == "solver":
-                parameter.help = f"How to plan: {', '.join(ALLOCATORS)}; or one of your own, with --import."
+                parameter.help = f"How safe and plain are planned: {', '.join(ALLOCATORS)}; or your own, with --import."
         super().format_help(ctx, formatter)
 
 
 def plan(
     problem: Annotated[Path | None, typer.Argument(help="Problem file (JSON); or use --fleet.")] = None,
-    solver: Annotated[str, typer.Option(help="How to plan.")] = "certified",
+    form: Annotated[
+        str | None,
+        typer.Option(help="What to aim at: fast (most learning per second, the default), safe or plain (the paper's)."),
+    ] = None,
+    solver: Annotated[str | None, typer.Option(help="How to plan.")] = None,
     payload: Annotated[str, typer.Option(help="Bits of an upload: exact, or the paper's count (paper).")] = "exact",
     fleet: Annotated[
         str | None, typer.Option(help="Plan for this fleet instead of a file: paper, or a fleet as CSV or Parquet.")
@@ -63,6 +67,7 @@ def plan(
 
     Example: leanfed plan --fleet paper --clients 20 --picture cell.png
     """
+    from leanfed.allocation.forms import chosen_form
     from leanfed.allocation.what_if import parse_change, parse_question
 
     import_all(imports)
@@ -70,7 +75,8 @@ def plan(
         raise InputError(f"--k is {k} and --r is {r}, but both must be numbers from 0 to 1.")
     source = _plan_source(problem, fleet, model, clients, seed, radius_m)
     changes = dict(parse_change(text) for text in change or [])
-    options = {"solver": solver, "payload": payload, **_wanted(solver, k=k, r=r, seed=seed)}
+    form = chosen_form(form, solver)
+    options = {"form": form, "solver": solver, "payload": payload, **_wanted(solver, k=k, r=r, seed=seed)}
     if what_if is not None:
         if save is not None or picture is not None:
             raise InputError("--what-if solves many problems, but --save and --picture are for one. Leave them out.")
@@ -79,11 +85,11 @@ def plan(
         _plan_once(source, changes, options, save=save, picture=picture, everyone=everyone, as_json=as_json)
 
 
-def _wanted(solver: str, **options: float) -> dict[str, float]:
+def _wanted(solver: str | None, **options: float) -> dict[str, float]:
     """Those of the command line's options that the allocator has."""
     from leanfed.allocation import ALLOCATORS
 
-    known = signature(ALLOCATORS[solver]).parameters
+    known = signature(ALLOCATORS[solver]).parameters if solver is not None else ()
     return {name: value for name, value in options.items() if name in known}
 
 
@@ -114,26 +120,28 @@ def _plan_once(
     as_json: bool,
 ) -> None:
     """Solve, show, draw and save one problem."""
-    from leanfed.allocation.cells import Cell, save_problem
-    from leanfed.allocation.plan import plan as solve
+    from leanfed.allocation.cells import save_problem
+    from leanfed.allocation.forms import erased_warning, plan_in
     from leanfed.allocation.warm import load
 
-    cell = source(None)
-    cell = Cell(cell.problem.with_(**changes), cell.distance_m) if changes else cell
+    form = options["form"]
+    cell = source(None).changed(changes).in_form(form)
     if save is not None:
         save_problem(save, cell.problem)
     with working("solving (the first use compiles)", quiet=as_json):
-        load()
-        solution = solve(cell.problem, **options)
+        load(form)
+        solution = plan_in(problem=cell.problem, **options)
     if picture is not None:
-        draw_plan(picture, cell, solution)
+        draw_plan(picture, cell, solution, form)
     if as_json:
         typer.echo(json.dumps(solution.to_json()))
     else:
-        show_plan(cell.problem, solution, everyone=everyone)
+        show_plan(cell, solution, form, everyone=everyone)
         for name, path in (("problem", save), ("picture", picture)):
             if path is not None:
                 screen.print(f"{name}: {path}", highlight=False, soft_wrap=True)
+    if (warning := erased_warning(cell.problem, solution, form)) is not None:
+        warn(warning)
     raise typer.Exit(_exit_code([str(solution.status)]))
 
 
@@ -150,12 +158,12 @@ def _answer(
     from leanfed.allocation.what_if import what_if as ask
 
     with working("solving", quiet=as_json) as tell:
-        load()
+        load(options["form"])
         rows = ask(source, field, values, changes=changes, progress=tell, **options)
     if as_json:
         typer.echo(json.dumps(rows))
     else:
-        show_what_if(field, rows)
+        show_what_if(field, rows, options["form"])
     raise typer.Exit(_exit_code([row["status"] for row in rows]))
 
 

@@ -9,19 +9,11 @@ from pydantic import AfterValidator, Field, model_validator
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.allocation.base import ALLOCATORS
+from leanfed.allocation.forms import FORMS, Form
 from leanfed.errors import nearest
 from leanfed.records import Section, kept_count
 
 Rate = Annotated[float, Field(ge=0, le=1)]
-Form = Literal["plain", "safe", "fast"]
-
-# Defaults of each form, for what the settings do not state.
-FORMS: Final[dict[str, dict[str, Any]]] = {
-    "plain": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0},
-    "safe": {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "within_rounds": 0, "settle": 0.0},
-    "fast": {"k_min": 0.01, "k_max": 0.05, "r_min": 0.5, "within_rounds": 10, "settle": 1 / 3},
-}
-
 
 HEAD_STEPS: Final = {"lenet5": 5}  # of the fast form, by model (of 5, 10 and 20 on held-back samples); others take one
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from leanfed.errors import LeanfedError
+from leanfed.interpreter import safe_children
 from leanfed.results import RunFolder
 from leanfed.runs.build import resume, run
 from leanfed.runs.settings import Settings
@@ -50,7 +51,8 @@ def carry_out_all(
     if processes == 1 or len(work) == 1:
         return _one_after_another(work, data_dir, tell, done)
     context = multiprocessing.get_context("spawn")
-    tasks, messages = context.Queue(), context.Queue()
+    with safe_children():  # a queue starts a process too
+        tasks, messages = context.Queue(), context.Queue()
     for settings, folder in work:
         tasks.put(json.dumps([settings.resolved(), str(folder)]))
     workers = [
@@ -63,7 +65,8 @@ def carry_out_all(
     ]
     for worker in workers:
         tasks.put("")  # the end, once for each
-        worker.start()
+        with safe_children():
+            worker.start()
     try:
         return _follow(workers, messages, len(work), tell, done)
     finally:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from leanfed import interpreter
 from leanfed.deployment.operations.folder import Bundle, FleetFolder, check_private
 from leanfed.deployment.operations.keys import address
 from leanfed.deployment.operations.release import RELEASE
@@ -29,7 +30,7 @@ def environment(home: Path, base: Mapping[str, str] | None = None) -> dict[str, 
     here = str(Path(sys.executable).parent)
     direct = ",".join(filter(None, [base.get("NO_PROXY") or base.get("no_proxy"), *LOOPBACK]))
     return {
-        **base,
+        **interpreter.environment(base),
         **OFF,
         "FLWR_HOME": str(home),
         "PATH": os.pathsep.join([here, base.get("PATH", os.defpath)]),
@@ -54,7 +55,7 @@ def superlink(fleet: FleetFolder, *, insecure: bool = False) -> list[str]:
         *("--ssl-ca-certfile", str(fleet.ca / "ca.crt"), "--ssl-certfile", str(folder / "server.crt")),
         *("--ssl-keyfile", str(check_private(folder / "server.key")), "--enable-supernode-auth"),
     ]
-    guard = [sys.executable, "-m", "leanfed.deployment.operations.superlink"]
+    guard = interpreter.command("leanfed.deployment.operations.superlink")
     return [
         *(*guard, str(check_private(folder / "control.secret")), str(fleet.audit.path)),
         *("--host", "127.0.0.1", "--port", str(fleet.control_port)),
@@ -73,7 +74,7 @@ def server_superexec(fleet: FleetFolder, *, insecure: bool = False) -> list[str]
 def door(fleet: FleetFolder, *, host: str, port: int, max_upload_mb: int) -> list[str]:
     """The fleet's door before SuperLink."""
     return [
-        *(sys.executable, "-m", "leanfed.deployment.door.proxy", "--host", host, "--port", str(port)),
+        *interpreter.command("leanfed.deployment.door.proxy", "--host", host, "--port", str(port)),
         *("--superlink", f"https://127.0.0.1:{fleet.control_port}", "--max-body-bytes", str(max_upload_mb * 2**20)),
         *("--certificate", str(fleet.server / "server.crt"), "--key", str(check_private(fleet.server / "server.key"))),
         *("--authority", str(fleet.ca / "ca.crt"), "--registry", str(fleet.registry), "--audit", str(fleet.audit.path)),
@@ -98,7 +99,7 @@ def supernode(
         *("--auth-supernode-private-key", str(check_private(bundle.path / "node.key"))),
     ]
     return [
-        *(sys.executable, "-m", "leanfed.deployment.operations.supernode", str(bundle.path)),
+        *interpreter.command("leanfed.deployment.operations.supernode", str(bundle.path)),
         *("--superlink", server, *(["--insecure"] if insecure else secure)),
         *("--host", "127.0.0.1", "--port", str(port), "--isolation", "process"),
         *("--superexec-auth-secret-file", str(check_private(bundle.path / "superexec.secret"))),

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from types import FrameType
 
 from leanfed.deployment.operations.folder import private_folder
 from leanfed.errors import LeanfedError
+from leanfed.interpreter import command
 
 GRACE_S = 10.0  # between SIGTERM and SIGKILL
 LAST_LINES = 12
@@ -90,7 +90,7 @@ class Supervisor:
         group: str = "",
     ) -> Child:
         """Start a process in a session of its own; its lines go to NAME.log and to `on_line`. High waves stop first."""
-        shim = [sys.executable, "-m", "leanfed.deployment.operations.child", str(os.getpid())]
+        shim = command("leanfed.deployment.operations.child", str(os.getpid()))
         process = subprocess.Popen(
             [*shim, *argv],
             env=dict(env),

@@ -31,6 +31,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
+from leanfed import interpreter
 from leanfed.deployment.operations.child import end_with
 from leanfed.files import make_folder, owner_only, write_text
 
@@ -79,7 +80,7 @@ def first_in_path(folder: Path, name: str, env: Mapping[str, str]) -> dict[str, 
 
 def command(folder: Path, name: str) -> list[str]:
     """How the process is started."""
-    return [sys.executable, "-m", "leanfed.deployment.operations.warm_programs", str(folder), name]
+    return interpreter.command("leanfed.deployment.operations.warm_programs", str(folder), name)
 
 
 @dataclass

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import IO
 
 from leanfed.errors import BusyError, InputError
 from leanfed.files import LockOwner, lock_owner
+from leanfed.interpreter import command, environment
 from leanfed.results import RunFolder
 
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)  # exit codes of a run that was asked to stop
@@ -67,11 +67,11 @@ class Processes:
         owner = lock_owner(folder.path)
         if owner is not None or self.starting(folder.path):
             raise BusyError(f"{folder.path.name} is being run already{f' by {owner}' if owner else ''}.")
-        command = [sys.executable, "-m", "leanfed.cli", "resume", str(folder.path.resolve()), "--json"]
-        command += [] if self._data_dir is None else ["--data-dir", str(self._data_dir)]
+        where = [] if self._data_dir is None else ["--data-dir", str(self._data_dir)]
         messages = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process may write
         process = subprocess.Popen(
-            command,
+            command("leanfed.cli", "resume", str(folder.path.resolve()), "--json", *where),
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=messages,

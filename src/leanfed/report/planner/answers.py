@@ -17,9 +17,20 @@ from pydantic import Field, ValidationError
 
 from leanfed.allocation.cells import MODEL_PRESETS, Cell, cell_of, paper_fleet, problem_text
 from leanfed.allocation.curves import PAYLOADS, Floats, bits_of
+from leanfed.allocation.forms import (
+    AIMS,
+    BOUNDS,
+    FORMS,
+    Form,
+    erased_warning,
+    held_by,
+    in_words,
+    learning_per_s,
+    plan_in,
+    takes_part,
+)
 from leanfed.allocation.limits import plan_cost
-from leanfed.allocation.plan import ALLOCATORS, binding_limits
-from leanfed.allocation.plan import plan as solve
+from leanfed.allocation.plan import ALLOCATORS
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution
 from leanfed.allocation.starvation import needs_of
@@ -34,8 +45,9 @@ SLIDERS = (  # fields of the problem with the same value for all clients of a pr
     *("bandwidth_hz", "deadline_s", "energy_budget_j", "theta1", "theta2", "base_size", "head_size"),
     *("cycles_per_sample", "batch_size", "value_bits", "k_min", "k_max", "r_min"),
 )
-RULES = {  # what the joint plan is compared with
-    "certified": "joint allocation",
+RULES = {  # what is compared: the forms, then simple rules
+    "fast": "fast: the most learning per second",
+    "certified": "safe and plain: the paper's joint allocation",
     "equal": "equal shares, each client's best rates",
     "fastest": "fixed rates, shares that help the slowest",
     "fixed": "fixed rates, equal shares",
@@ -61,6 +73,7 @@ class Question(Section):
 
     model: str = "lenet5"
     payload: str = "exact"
+    form: Form = "fast"
     clients: int | None = Field(default=None, ge=1, le=MOST_CLIENTS)
     seed: int = Field(default=0, ge=0, le=2**32)
     radius_m: float | None = Field(default=None, gt=0)
@@ -94,7 +107,11 @@ class Posed:
     question: Question
     start: Problem  # before the sliders' changes
     cell: Cell
-    names: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """What the clients are called."""
+        return [self.cell.name(n) for n in range(self.problem.clients)]
 
     @property
     def problem(self) -> Problem:
@@ -104,33 +121,39 @@ class Posed:
 
 def pose(question: Question) -> Posed:
     """Build the problem as `leanfed plan` does."""
-    names, cell = _fleet_cell(question)
+    cell = _fleet_cell(question)
     if cell.problem.clients > MOST_CLIENTS:
         raise InputError(
             f"The fleet has {cell.problem.clients} devices, but this page plans at most {MOST_CLIENTS}. "
             "Ask for fewer clients here, or use `leanfed plan`, which has no such limit."
         )
-    changed = Cell(cell.problem.with_(**_whole_sizes(question.changes)), cell.distance_m)
-    return Posed(question, cell.problem, changed, names)
+    changed = cell.changed(_whole_sizes(question.changes)).in_form(question.form)
+    return Posed(question, cell.in_form(question.form).problem, changed)
 
 
 def answer(question: Question) -> dict[str, Any]:
     """The planned round: its allocation and quality, excluded and starved clients, and simple rules for comparison."""
     began = time.perf_counter()
     posed = pose(question)
-    problem, solution = posed.problem, solve(posed.problem, payload=question.payload)
+    problem, form = posed.problem, question.form
+    solution = plan_in(form, problem, payload=question.payload)
+    names, starved = posed.names, () if form == "fast" else solution.starved
     return {
         "plan": solution.to_json(),
+        "form": form,
+        "aim": AIMS[form],
+        "words": in_words(problem, solution, form),
+        "warning": erased_warning(problem, solution, form),
         "summary": summary_of(problem, solution),
         "price_per_mhz": None if solution.price is None else solution.price / (problem.bandwidth_hz / 1e6),
         "start": {name: _start(posed.start, name) for name in ("bandwidth_hz", "deadline_s", "energy_budget_j")},
         "clients": client_columns(posed, solution),
-        "excluded": [{"name": posed.names[entry.client], "why": entry.why} for entry in solution.excluded],
+        "excluded": [{"name": names[entry.client], "why": entry.why} for entry in solution.excluded],
         "starved": [
-            {"name": posed.names[n], "why": why}
-            for n, why in zip(solution.starved, needs_of(problem, solution.starved, question.payload), strict=True)
+            {"name": names[n], "why": why}
+            for n, why in zip(starved, needs_of(problem, starved, question.payload), strict=True)
         ],
-        "rules": [rule_row(posed, name, solution) for name in RULES],
+        "rules": [rule_row(posed, name) for name in RULES],
         "command": command_line(posed),
         "problem_file": problem_text(problem),
         "seconds": time.perf_counter() - began,
@@ -140,9 +163,14 @@ def answer(question: Question) -> dict[str, Any]:
 def presets() -> dict[str, Any]:
     """The initial values of the sliders."""
     start = cell_of(paper_fleet()).problem
-    shared = {name: _start(start, name) for name in ("bandwidth_hz", "theta1", "theta2", "k_min", "r_min")}
+    shared = {name: _start(start, name) for name in ("bandwidth_hz", "theta1", "theta2")}
     fleet = FleetSettings()
-    return {"shared": {**shared, "radius_m": fleet.radius_m, "seed": 0}, "models": MODEL_PRESETS}
+    return {
+        "shared": {**shared, "radius_m": fleet.radius_m, "seed": 0},
+        "models": MODEL_PRESETS,
+        "forms": {form: {name: values[name] for name in BOUNDS} for form, values in FORMS.items()},
+        "aims": AIMS,
+    }
 
 
 def client_columns(posed: Posed, solution: Solution) -> dict[str, Any]:
@@ -163,27 +191,30 @@ def client_columns(posed: Posed, solution: Solution) -> dict[str, Any]:
         "energy_j": energy,
     }
     return {
-        "name": list(posed.names),
+        "name": posed.names,
         **{name: None if column is None else finite(column) for name, column in columns.items()},
-        "held_by": binding_limits(problem, solution),
+        "held_by": held_by(problem, solution, posed.question.form),
     }
 
 
-def rule_row(posed: Posed, name: str, joint: Solution) -> dict[str, Any]:
-    """The summary of one planning rule, or of the joint plan."""
-    problem, question = posed.problem, posed.question
+def rule_row(posed: Posed, name: str) -> dict[str, Any]:
+    """The summary of one way of planning, each within the bounds of its own form."""
+    question = posed.question
+    form = "fast" if name == "fast" else "safe" if question.form == "fast" else question.form
+    problem = posed.cell.in_form(form).problem
     aim = question.aim.model_dump() if name in ("fixed", "fastest") else {}
-    solution = joint if name == "certified" else ALLOCATORS[name](problem, payload=question.payload, **aim)
+    solution = ALLOCATORS[name](problem, payload=question.payload, **aim)
     summary = summary_of(problem, solution)
     latency, energy = plan_cost(problem, solution.k, solution.r, solution.l, question.payload)
-    part = np.ones(problem.clients, dtype=bool)
-    part[[entry.client for entry in solution.excluded]] = False
+    part = takes_part(problem, solution)
     bits = bits_of(solution.k, problem.base_size, problem.value_bits, question.payload)
     kept = ("status", "objective", "mean_k", "mean_r", "excluded", "starved")
     return {
         "solver": name,
         "label": RULES[name],
         **{key: summary[key] for key in kept},
+        "participants": int(part.sum()),
+        "worth_per_s": learning_per_s(problem, solution),
         "slowest_s": _largest(latency[part]),
         "energy_j": float(energy[part].sum()),
         "megabits": float(bits[part].sum()) / 1e6,
@@ -195,6 +226,7 @@ def command_line(posed: Posed) -> str:
     question = posed.question
     words = ["leanfed", "plan", "--fleet", "paper" if question.fleet is None else _file_argument(question.fleet.name)]
     words += ["--model", question.model]
+    words += [] if question.form == "fast" else ["--form", question.form]
     words += [] if question.clients is None else ["--clients", str(question.clients)]
     if question.fleet is None:
         words += ["--seed", str(question.seed)]
@@ -217,18 +249,17 @@ def finite(values: Floats) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _fleet_cell(question: Question) -> tuple[tuple[str, ...], Cell]:
-    """The clients' names, and their problem before any change."""
+def _fleet_cell(question: Question) -> Cell:
+    """The clients and their problem before any change."""
     if question.fleet is None:
-        devices = paper_fleet(question.clients, question.seed, question.radius_m)
-        return tuple(f"client {n}" for n in range(devices.devices)), cell_of(devices, question.model)
+        return cell_of(paper_fleet(question.clients, question.seed, question.radius_m), question.model)
     if question.radius_m is not None:
         raise InputError("A radius is for the fleet that is drawn, but a fleet file is given. Leave one of them out.")
     name = file_name(question.fleet.name)
     if not name.endswith(".csv"):
         raise InputError(f"{name!r} does not end in .csv; export the fleet as CSV. `leanfed plan` reads Parquet too.")
     measured = read_fleet_text(name, question.fleet.text, FleetSettings(), clients=question.clients)
-    return measured.names, cell_of(measured, question.model)
+    return cell_of(measured, question.model)
 
 
 def _file_argument(name: str) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from leanfed.allocation.curves import Floats
+from leanfed.allocation.forms import learning_per_s, plan_in
 from leanfed.allocation.frontier import least_bandwidth, least_energy
 from leanfed.allocation.limits import least_cost
-from leanfed.allocation.plan import plan as solve
 from leanfed.allocation.problem import Problem
 from leanfed.report.planner.answers import Posed, Question, finite, pose
 
@@ -56,9 +56,12 @@ def worth(posed: Posed) -> dict[str, Any]:
     factors = np.geomspace(1.0 / BAND_SPAN, BAND_SPAN, BANDS)
     factors[BANDS // 2] = 1.0
     bands = [float(posed.problem.bandwidth_hz * factor) for factor in factors]
-    plans = [solve(posed.problem.with_(bandwidth_hz=band), payload=posed.question.payload) for band in bands]
+    form, payload = posed.question.form, posed.question.payload
+    problems = [posed.problem.with_(bandwidth_hz=band) for band in bands]
+    plans = [plan_in(form, problem, payload=payload) for problem in problems]
     return {
         "bandwidth_hz": bands,
         "objective": [plan.objective for plan in plans],
+        "per_s": [learning_per_s(problem, plan) for problem, plan in zip(problems, plans, strict=True)],
         "price_per_mhz": [None if p.price is None else p.price / (b / 1e6) for p, b in zip(plans, bands, strict=True)],
     }

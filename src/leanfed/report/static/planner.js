@@ -63,22 +63,27 @@
   }
 
   function showVerdict(told) {
-    const { plan, summary } = told, facts = [
+    const { plan, summary } = told, fast = told.form === "fast", now = told.rules.find((row) => row.solver === (fast ? "fast" : "certified"));
+    const value = fast ? [["fleet's gradient per second", lf.percent(now?.worth_per_s)]] : [
       ["objective (lower is better)", plan.objective === null ? "–" : lf.number(plan.objective)],
       ["certified gap to the best", plan.relative_gap === null ? "–" : plan.relative_gap.toExponential(1)],
+    ];
+    const facts = [
+      ...value, ["take part", `${summary.participants} of ${summary.clients}`], ["round ends after [s]", lf.number(now?.slowest_s, 3)], ["energy of all [J]", lf.number(now?.energy_j, 3)],
       ["mean k", lf.number(summary.mean_k, 3)], ["mean r", lf.number(summary.mean_r, 3)],
-      ["shadow price of 1 MHz", told.price_per_mhz === null ? "–" : lf.number(told.price_per_mhz, 3)],
-      ["starved", String(summary.starved)], ["excluded", String(summary.excluded)],
+      ...(fast ? [] : [["shadow price of 1 MHz", told.price_per_mhz === null ? "–" : lf.number(told.price_per_mhz, 3)], ["starved", String(summary.starved)]]),
+      [fast ? "sit out" : "excluded", String(summary.excluded)],
       ["solved in", `${(1000 * plan.seconds).toFixed(1)} ms`],
     ];
     const word = plan.objective === null ? "Infeasible: nobody can take part" : "Solved";
-    at("verdict").replaceChildren(make("h3", {}, word), make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))));
+    const warning = told.warning ? [make("p", { class: "flaw", id: "erased" }, told.warning)] : [];
+    at("verdict").replaceChildren(make("h2", {}, word), make("p", { class: "lead", id: "words" }, `${told.aim[0].toUpperCase()}${told.aim.slice(1)}: ${told.words}.`), ...warning, make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))));
   }
 
   function showRules(rules) {
-    const columns = ["plan", "objective", "mean\u00a0k", "mean\u00a0r", "excluded", "starved", "slowest device [s]", "energy of all [J]", "uploads [Mbit]"];
-    const rows = rules.map((row) => [row.label, lf.number(row.objective), lf.number(row.mean_k, 3), lf.number(row.mean_r, 3), String(row.excluded), String(row.starved), lf.number(row.slowest_s, 3), lf.number(row.energy_j, 3), lf.number(row.megabits, 3)]);
-    at("rules").replaceChildren(make("h3", {}, "Fixed rates against joint allocation, in numbers"), lf.table("rules", columns.map((label, i) => ({ label, number: i > 0 })), rows));
+    const columns = ["plan", "take part", "gradient per s", "objective", "mean\u00a0k", "mean\u00a0r", "excluded", "starved", "slowest device [s]", "energy of all [J]", "uploads [Mbit]"];
+    const rows = rules.map((row) => [row.label, String(row.participants), lf.percent(row.worth_per_s), lf.number(row.objective), lf.number(row.mean_k, 3), lf.number(row.mean_r, 3), String(row.excluded), String(row.starved), lf.number(row.slowest_s, 3), lf.number(row.energy_j, 3), lf.number(row.megabits, 3)]);
+    at("rules").replaceChildren(make("h2", {}, "Ways of planning, in numbers"), lf.table("rules", columns.map((label, i) => ({ label, number: i > 0 })), rows));
   }
 
   function showAbsent(told) {
@@ -87,8 +92,8 @@
     const rest = (entries) => (entries.length ? [make("details", { open: opened }, make("summary", {}, `${entries.length} more`), items(entries))] : []);
     const list = (title, entries) => (entries.length ? [make("p", {}, title), items(entries.slice(0, NAMED)), ...rest(entries.slice(NAMED))] : []);
     const nobody = told.excluded.length + told.starved.length === 0 ? [make("p", { class: "muted" }, "Everyone takes part in earnest.")] : [];
-    at("absent").replaceChildren(make("h3", {}, "Who is left out, and what would help"), ...nobody,
-      ...list(`${told.excluded.length} excluded: they cannot take part even alone on the band.`, told.excluded),
+    at("absent").replaceChildren(make("h2", {}, "Who is left out, and what would help"), ...nobody,
+      ...list(told.form === "fast" ? `${told.excluded.length} sit this round out; a run asks everyone at least once in ten.` : `${told.excluded.length} excluded: they cannot take part even alone on the band.`, told.excluded),
       ...list(`${told.starved.length} starved: they could take part, but the band is worth more elsewhere. A floor of k gives everyone some.`, told.starved));
   }
 

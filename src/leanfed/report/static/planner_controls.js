@@ -23,6 +23,7 @@
       { key: "theta1", label: "Cost of pruning, θ₁", low: 0.001, high: 10, log: true },
       { key: "theta2", label: "Worth of sending, θ₂", low: 0.001, high: 10, log: true },
       { key: "k_min", label: "Floor of k for everyone", low: 0, high: 1 },
+      { key: "k_max", label: "Ceiling of k for everyone", low: 0, high: 1 },
       { key: "r_min", label: "Floor of r for everyone", low: 0, high: 1 },
     ]],
     ["Fixed rates to compare with", [
@@ -85,7 +86,7 @@
 
   function usePreset(presets, model) {
     const { shared, models } = presets;
-    for (const [key, value] of Object.entries({ ...shared, ...models[model] })) if (controls[key]) lf.setSlider(key, value);
+    for (const [key, value] of Object.entries({ ...shared, ...presets.forms[lf.at("form").value], ...models[model] })) if (controls[key]) lf.setSlider(key, value);
   }
 
   /** Say which fleet is planned for; `devices` is how many the file holds. */
@@ -103,7 +104,7 @@
     const changes = {};
     for (const [key, control] of Object.entries(controls)) if (!NOT_CHANGES.includes(key)) changes[key] = si(control);
     const drawn = fleet ? {} : { radius_m: si(controls.radius_m), seed: controls.seed.value };
-    return { model: lf.at("model").value, payload: lf.at("payload").value, clients: controls.clients.value, ...drawn, fleet, changes,
+    return { form: lf.at("form").value, model: lf.at("model").value, payload: lf.at("payload").value, clients: controls.clients.value, ...drawn, fleet, changes,
       aim: { k: controls.aim_k.value, r: controls.aim_r.value } };
   };
 
@@ -116,12 +117,14 @@
     groups[0].append(make("div", { class: "slider" }, make("label", { htmlFor: "fleet" }, "Measured devices instead (fleet as CSV)"), make("div", { style: "grid-column: 1 / -1" }, file)),
       make("p", { class: "muted", id: "fleet-name", style: "margin: 0.3rem 0; font-size: 0.85rem; overflow-wrap: anywhere" }),
       make("button", { type: "button", id: "drawn", hidden: true, onclick: () => { lf.useFleet(null); lf.setSlider("bandwidth_hz", presets.shared.bandwidth_hz); lf.trouble(""); onChange(); } }, "Back to the drawn cell"));
+    const forms = make("fieldset", { id: "group-form" }, make("legend", {}, "Aim"), choice("form", "Form of the plan", [["fast", "fast: most learning per second"], ["safe", "safe: the paper's trade-off, heads kept"], ["plain", "plain: exactly the paper's"]]));
     groups[2].querySelector("legend").after(choice("model", "Sizes and limits as for", [["lenet5", "LeNet-5"], ["resnet18", "ResNet-18"]]));
     groups[3].append(choice("payload", "Bits of an upload", [["exact", "exact count"], ["paper", "the paper's count"]]));
-    lf.at("sliders").append(...groups);
+    lf.at("sliders").append(forms, ...groups);
     lf.at("sliders").addEventListener("submit", (event) => event.preventDefault());
     lf.at("model").addEventListener("change", () => { usePreset(presets, lf.at("model").value); onChange(); });
     lf.at("payload").addEventListener("change", () => onChange());
+    lf.at("form").addEventListener("change", () => { for (const [key, value] of Object.entries(presets.forms[lf.at("form").value])) lf.setSlider(key, value); onChange(); });
     usePreset(presets, "lenet5");
     lf.useFleet(null);
     changed = onChange;

@@ -10,53 +10,62 @@
     return { values: far ? clients.distance_m : clients.gain_db, label: far ? "distance [m]" : "channel gain [dB]" };
   }
 
-  const PANELS = [["k", "gradient sent, k", 1], ["r", "head kept, r", 1], ["share", "share of the band [%]", 100]];
+  const STRIP = 0.12; // how far below zero those left out stand, over the largest share
+  const leftOut = (data) => (data.form === "fast" ? "sits out" : "excluded");
 
-  function panel(data, number, [key, label, factor], theme) {
-    const { clients, plan } = data, place = placeOf(clients).values, axes = { xaxis: `x${number > 1 ? number : ""}`, yaxis: `y${number > 1 ? number : ""}` };
-    const out = new Set(plan.excluded.map((entry) => entry.client)), starved = new Set(plan.starved);
-    const everyone = clients.name.map((_, n) => n), pick = (chosen, values) => chosen.map((n) => values[n]);
+  /** How many devices have which rate: dots would lie on top of one another. */
+  function histogram(data, key, number, theme) {
+    const { clients, plan } = data, out = new Set(plan.excluded.map((entry) => entry.client)), starved = new Set(data.form === "fast" ? [] : plan.starved);
+    const inside = clients.name.map((_, n) => n).filter((n) => !out.has(n)), most = Math.max(...inside.map((n) => clients[key][n]), 0);
+    const end = most > 0.25 ? 1 : most * 1.25 || 1, size = end / 20;
+    const bars = (chosen, name, colour) => ({ type: "histogram", name, legendgroup: name, showlegend: false, xaxis: `x${number}`, yaxis: `y${number}`, x: chosen.map((n) => clients[key][n]),
+      xbins: { start: -size / 2, end: end + size / 2, size }, marker: { color: colour, line: { width: 1, color: theme.card } }, hovertemplate: `%{y} devices ${name}, ${key} in %{x}<extra></extra>` });
+    return [bars(inside.filter((n) => !starved.has(n)), "takes part", theme.accent), bars(inside.filter((n) => starved.has(n)), "starved", "#D55E00")].filter((trace) => trace.x.length);
+  }
+
+  /** Each device's share of the band over its place; those left out stand in a strip below zero. */
+  function shares(data, theme) {
+    const { clients, plan } = data, place = placeOf(clients).values, out = new Set(plan.excluded.map((entry) => entry.client)), starved = new Set(data.form === "fast" ? [] : plan.starved);
+    const everyone = clients.name.map((_, n) => n), inside = everyone.filter((n) => !out.has(n)), pick = (chosen, values) => chosen.map((n) => values[n]);
+    const low = -STRIP * 100 * Math.max(...clients.share, 1e-9);
     const words = (n) => `${lf.plain(clients.name[n])}<br>k ${clients.k[n].toFixed(3)}, r ${clients.r[n].toFixed(3)}, ${(100 * clients.share[n]).toFixed(3)} % of the band<br>${lf.number(clients.latency_s[n])} s, ${lf.number(clients.energy_j[n])} J, CPU ${clients.cpu_ghz[n].toFixed(2)} GHz<br>held by: ${clients.held_by[n]}`;
-    const dots = (chosen, name, marker) => ({
-      type: "scatter", mode: "markers", name, legendgroup: name, showlegend: number === 1, ...axes, x: pick(chosen, place), y: chosen.map((n) => factor * clients[key][n]),
-      text: chosen.map(words), hovertemplate: "%{text}<extra></extra>", marker,
-    });
+    const dots = (chosen, name, marker) => ({ type: "scatter", mode: "markers", name, legendgroup: name, x: pick(chosen, place), y: chosen.map((n) => (out.has(n) ? low : 100 * clients.share[n])),
+      text: chosen.map(words), hovertemplate: "%{text}<extra></extra>", marker });
     const size = clients.name.length > 300 ? 5 : 8;
-    const inside = everyone.filter((n) => !out.has(n));
-    const scale = { coloraxis: "coloraxis", color: pick(inside, clients.cpu_ghz) };
     return [
-      { ...dots(inside, "takes part", { size, ...scale, line: { width: 0.6, color: lf.isDark() ? theme.muted : theme.card } }), showlegend: false },
+      { ...dots(inside, "takes part", { size, coloraxis: "coloraxis", color: pick(inside, clients.cpu_ghz), line: { width: 0.6, color: lf.isDark() ? theme.muted : theme.card } }), showlegend: false },
       // The legend's dot: those of the plot have their colours from the scale.
       { ...dots([], "takes part", { size, color: theme.accent }), x: [null], y: [null], hoverinfo: "skip" },
       dots(inside.filter((n) => starved.has(n)), "starved", { size: size + 6, symbol: "circle-open", color: "#D55E00", line: { width: 1.6 } }),
-      dots([...out], "excluded", { size, symbol: "x-thin-open", color: theme.muted, line: { width: 1.6, color: theme.muted } }),
+      dots([...out], leftOut(data), { size, symbol: "x-thin-open", color: theme.muted, line: { width: 1.6, color: theme.muted } }),
     ].filter((trace) => trace.x.length);
   }
 
   lf.figures.push({
     id: "allocation", section: "planner", wide: true,
     draw(data) {
-      const theme = lf.theme(), { clients, plan } = data, stacked = narrow();
+      const theme = lf.theme(), { clients, plan } = data, stacked = narrow(), fast = data.form === "fast";
       const layout = lf.layout("", "", {
         coloraxis: { colorscale: "Viridis", colorbar: { ...lf.colourBar("CPU [GHz]"), ...(stacked ? { len: 0.3, y: 0.85 } : {}) } },
-        margin: { l: 58, r: 76, t: 14, b: 50 },
+        margin: { l: 58, r: 76, t: 14, b: 50 }, barmode: "stack", bargap: 0.05,
       });
       const axis = layout.xaxis, upright = layout.yaxis;
-      PANELS.forEach(([key, label], place) => {
-        const first = [0, 0.365, 0.73][place], span = stacked ? [0, 1] : [first, first + 0.27];
-        const rows = [[0.72, 1], [0.36, 0.64], [0, 0.28]][place];
-        const name = place ? place + 1 : "";
-        layout[`xaxis${name}`] = { ...axis, title: { ...axis.title, text: placeOf(clients).label }, domain: span, anchor: `y${name}`, zeroline: false };
-        layout[`yaxis${name}`] = { ...upright, title: { ...upright.title, text: label }, domain: stacked ? rows : [0, 1], anchor: `x${name}`, zeroline: false,
-          ...(key === "share" ? { rangemode: "tozero" } : { range: [-0.05, 1.05] }) };
+      const panels = [[placeOf(clients).label, "share of the band [%]"], ["gradient sent, k", "devices"], ["head kept, r", "devices"]];
+      panels.forEach(([below, beside], place) => {
+        const first = [0, 0.47, 0.77][place], span = stacked ? [0, 1] : [first, first + [0.38, 0.22, 0.22][place]];
+        const rows = [[0.72, 1], [0.36, 0.64], [0, 0.28]][place], name = place ? place + 1 : "";
+        layout[`xaxis${name}`] = { ...axis, title: { ...axis.title, text: below }, domain: span, anchor: `y${name}`, zeroline: false, nticks: place ? 5 : 8 };
+        layout[`yaxis${name}`] = { ...upright, title: { ...upright.title, text: beside }, domain: stacked ? rows : [0, 1], anchor: `x${name}`, zeroline: !place, zerolinecolor: theme.line, rangemode: place ? "tozero" : "normal", nticks: 6 };
       });
-      const taking = clients.name.length - plan.excluded.length, sending = taking - plan.starved.length;
+      const taking = clients.name.length - plan.excluded.length, starved = fast ? 0 : plan.starved.length;
       const title = taking === 0 ? "Nobody can take part under these limits"
-        : `${sending} of ${many(clients.name.length, "device")} send in earnest; ${plan.starved.length} starved, ${plan.excluded.length} excluded`;
+        : fast ? `${taking} of ${many(clients.name.length, "device")} take part; ${plan.excluded.length} sit out`
+          : `${taking - starved} of ${many(clients.name.length, "device")} send in earnest; ${starved} starved, ${plan.excluded.length} excluded`;
       const columns = ["client", placeOf(clients).label, "CPU [GHz]", "k", "r", "share", "latency [s]", "energy [J]", "held by"];
       return {
-        title, lead: "One dot per device in each panel. The best plan is all or nothing for most: near and fast devices send everything, rings mark those whose share is worth more elsewhere.",
-        traces: PANELS.flatMap((each, place) => panel(data, place + 1, each, theme)),
+        title, lead: fast ? "Who gets which share of the band, and how many devices send and keep how much. Everyone sends the same part of its gradient; slow devices need more of the band to end with the others."
+          : "Who gets which share of the band, and how many devices send and keep how much. The best plan is all or nothing for most; rings mark those whose share is worth more elsewhere.",
+        traces: [...shares(data, theme), ...histogram(data, "k", 2, theme), ...histogram(data, "r", 3, theme)],
         layout,
         table: { columns, rows: clients.name.map((name, n) => [name, placeOf(clients).values[n], clients.cpu_ghz[n], clients.k[n], clients.r[n], clients.share[n], clients.latency_s[n], clients.energy_j[n], clients.held_by[n]]) },
       };
@@ -67,19 +76,22 @@
     id: "rules", section: "planner", wide: true,
     draw(data) {
       const rows = data.rules.filter((row) => row.objective !== null);
-      if (!rows.length) return { title: "Fixed rates against joint allocation", missing: "No way of planning lets anybody take part under these limits." };
-      const joint = rows.find((row) => row.solver === "certified"), fixed = rows.find((row) => row.solver === "fixed");
-      const title = joint && fixed ? `Joint allocation reaches ${lf.number(-joint.objective)}, fixed rates ${lf.number(-fixed.objective)}` : "Fixed rates against joint allocation";
-      const ordered = [...rows].reverse(), wrap = (text) => (narrow() ? text.replace(", ", ",<br>") : text);
+      if (!rows.length) return { title: "Ways of planning", missing: "No way of planning lets anybody take part under these limits." };
+      const fast = data.form === "fast", value = (row) => (fast ? 100 * row.worth_per_s : -row.objective), own = fast ? "fast" : "certified";
+      const best = rows.find((row) => row.solver === own), fixed = rows.find((row) => row.solver === "fixed"), unit = fast ? " % a second" : "";
+      const title = best && fixed ? `This form reaches ${lf.number(value(best))}${unit}, fixed rates ${lf.number(value(fixed))}${unit}` : "Ways of planning";
+      const ordered = [...rows].reverse(), wrap = (text) => lf.wrapped(text, narrow() ? 18 : 40);
+      const label = fast ? "fleet's gradient per second [%]" : narrow() ? "worth of the round" : "worth of the round (minus the objective)";
       return {
-        title, lead: "What a round is worth: the sum of the devices' weights times (θ₂ k − θ₁ √(1−r)), which is minus the objective. Longer is better.",
+        title, lead: fast ? "How much of the fleet's gradient (by norm, weighted) the uploads bring for each second of the round. Longer is better."
+          : "What a round is worth: the sum of the devices' weights times (θ₂ k − θ₁ √(1−r)), which is minus the objective. Longer is better.",
         traces: [{
-          type: "bar", orientation: "h", y: ordered.map((row) => wrap(row.label)), x: ordered.map((row) => -row.objective), text: ordered.map((row) => lf.number(-row.objective)), textposition: "outside", cliponaxis: false,
-          marker: { color: ordered.map((row) => (row.solver === "certified" ? "#0072B2" : "#56B4E9")) },
+          type: "bar", orientation: "h", y: ordered.map((row) => wrap(row.label)), x: ordered.map(value), text: ordered.map((row) => lf.number(value(row))), textposition: "outside", cliponaxis: false,
+          marker: { color: ordered.map((row) => (row.solver === own ? lf.theme().accent : lf.theme().muted)) },
           hovertemplate: "%{y}: %{x:.4f}<extra></extra>",
         }],
-        layout: lf.layout(narrow() ? "worth of the round" : "worth of the round (minus the objective)", "", { showlegend: false, bargap: 0.35, margin: { l: 58, r: 60, t: 8, b: 50 }, xaxis: narrow() ? { nticks: 4, tickangle: 0 } : {} }),
-        table: { columns: ["plan", "objective", "mean k", "mean r", "excluded", "starved"], rows: rows.map((row) => [row.label, row.objective, row.mean_k, row.mean_r, row.excluded, row.starved]) },
+        layout: lf.layout(label, "", { showlegend: false, bargap: 0.35, margin: { l: 58, r: 60, t: 8, b: 50 }, xaxis: narrow() ? { nticks: 4, tickangle: 0 } : {} }),
+        table: { columns: ["plan", "gradient per second", "objective", "mean k", "mean r", "excluded", "starved"], rows: rows.map((row) => [row.label, row.worth_per_s, row.objective, row.mean_k, row.mean_r, row.excluded, row.starved]) },
       };
     },
   });
@@ -147,11 +159,26 @@
     },
   });
 
+  /** What the fast form makes of narrower and wider bands. */
+  function perSecond(curves, band) {
+    const bands = curves.worth.bandwidth_hz.map(mhz), values = curves.worth.per_s.map((value) => 100 * value), middle = Math.floor(bands.length / 2), theme = lf.theme();
+    return {
+      title: `A band four times as wide brings ${lf.number(values.at(-1) / values[middle], 3)} times as much learning per second`, lead: "The fast plan's learning per second on narrower and wider bands: where the line is flat, processors are what is short.",
+      traces: [
+        { type: "scatter", mode: "lines+markers", name: "fast plan", x: bands, y: values, line: { color: theme.accent, width: 2.4 }, marker: { size: 6 }, hovertemplate: "%{x:.3g} MHz: %{y:.4g} % a second<extra></extra>" },
+        { type: "scatter", mode: "markers", name: "now", x: [band], y: [values[middle]], marker: { symbol: "star", size: 15, color: "#E69F00", line: { width: 1, color: theme.text } }, hovertemplate: "these settings: %{x:.3g} MHz, %{y:.4g} % a second<extra></extra>" },
+      ],
+      layout: lf.layout("bandwidth of the uplink [MHz]", "fleet's gradient per second [%]", { xaxis: { rangemode: "tozero" }, yaxis: { rangemode: "tozero" } }),
+      table: { columns: ["bandwidth [Hz]", "gradient per second"], rows: curves.worth.bandwidth_hz.map((hz, i) => [hz, curves.worth.per_s[i]]) },
+    };
+  }
+
   lf.figures.push({
     id: "worth", section: "planner", wide: true,
     draw(data) {
       const curves = data.curves, price = data.price_per_mhz, band = mhz(data.asked.changes.bandwidth_hz), value = data.plan.objective;
       if (!curves || value === null) return { title: "What bandwidth is worth", missing: value === null ? "Nobody can take part, so bandwidth is worth nothing." : "Being computed." };
+      if (data.form === "fast") return perSecond(curves, band);
       const title = price > 0 ? `One more MHz takes ${lf.number(price, 3)} off the objective: that is its shadow price` : "More bandwidth would change nothing: its shadow price is 0";
       const bands = curves.worth.bandwidth_hz.map(mhz), look = lf.look(0);
       const reach = [0.4, 1.6].map((factor) => factor * band);
