@@ -8,7 +8,7 @@ KERNELS := $(wildcard $(addprefix src/leanfed/,allocation/*.py compression/topk.
 # One more than the cores of a small machine: some tests wait for processes that they start.
 WORKERS ?= 3
 
-.PHONY: setup run test test-slow lint types check wheel bench docs docs-serve clean
+.PHONY: setup run test test-slow lint types check wheel lock audit sbom release bench docs docs-serve clean
 
 setup: $(READY) $(COMPILED)
 
@@ -54,8 +54,23 @@ docs: setup
 docs-serve: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
+# The same tree gives the same bytes, wherever and whenever it is built: files are dated by the last commit.
+wheel sbom release: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --pretty=%ct 2>/dev/null || echo 1580601600)
+
 wheel: setup
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# requirements.lock: exact versions with hashes, from constraints.txt and the configured package index.
+lock: setup
+	$(BIN)/python release/lock.py
+
+audit: setup
+	$(BIN)/python release/audit.py
+
+sbom: setup
+	$(BIN)/python release/sbom.py
+
+release: audit wheel sbom
 
 clean:
 	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis

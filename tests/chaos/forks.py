@@ -1,12 +1,13 @@
-"""A warm process that forks a child for every case: a run or a resume that meets a fault, or is killed after a while.
+"""Warm processes in which runs and resumes meet faults: one that stays, and one that forks a child to be killed.
 
-Started by `Forks`, below, with faults.c preloaded; one JSON line asks, one answers. A child costs a third of a second,
+Started by `Forks`, below, with faults.c preloaded; one JSON line asks, one answers. A run costs a third of a second,
 where a new interpreter would take five.
 """
 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +24,14 @@ from typing import IO, Any, Literal
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-LIMIT_S = 120.0  # of one child; it takes half a second where the machine is idle
+LIMIT_S = 600.0  # of one run; it takes half a second where the machine is idle, minutes where it is overloaded
 HOW = {"fail": 1, "full": 2, "kill": 3, "torn": 4}  # as in faults.c
 Ended = Literal["done", "explained", "raw", "killed", "hung"]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child ended, what it said, and the calls it made in the folder, with the bytes that each wrote."""
+    """How a run or a resume ended, what it said, and the calls it made in the folder, with the bytes of each."""
 
     ended: Ended
     text: str
@@ -53,14 +55,23 @@ def compile_shim(folder: Path) -> Path:
 
 
 class Forks:
-    """The warm process, seen from outside."""
+    """The two warm processes, seen from outside; each is started when it is first asked."""
 
     def __init__(self, shim: Path) -> None:
+        self._shim = shim
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+
+    def _process(self, kind: Literal["stays", "forks"]) -> subprocess.Popen[str]:
+        if kind not in self._processes:
+            self._processes[kind] = self._started(kind)
+        return self._processes[kind]
+
+    def _started(self, kind: str) -> subprocess.Popen[str]:
         single = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
         paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.chaos.forks", shim],
-            env={**os.environ, **single, "POLARS_MAX_THREADS": "1", "LD_PRELOAD": str(shim), "PYTHONPATH": paths},
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.chaos.forks", self._shim, kind],
+            env={**os.environ, **single, "POLARS_MAX_THREADS": "1", "LD_PRELOAD": str(self._shim), "PYTHONPATH": paths},
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -77,32 +88,41 @@ class Forks:
         how: str = "fail",
         kill_after_s: float | None = None,
     ) -> Ending:
-        """Run or resume in a child; `at` is the call to fail: its key and how many of that key come before."""
+        """Run or resume; `at` is the call to fail: its key and how many of that key come before."""
         asked = {"verb": verb, "folder": str(folder), "settings": settings, "kill_after_s": kill_after_s}
         request = {**asked, "aim": None if at is None else [*at, HOW[how]]}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
+        fatal = kill_after_s is not None or (at is not None and how in ("kill", "torn"))
+        process = self._process("forks" if fatal else "stays")
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline())
         return Ending(answer["ended"], answer["text"], answer["hit"], tuple(map(tuple, answer["calls"])))
 
     def close(self) -> None:
-        """End the process."""
-        self._process.communicate(timeout=60)
+        """End the processes."""
+        for process in self._processes.values():
+            process.communicate(timeout=60)
 
 
 def main() -> None:
     """Answer requests until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a child prints is no answer
+    faulthandler.register(signal.SIGUSR1)  # where a child hangs
     warm()
-    gc.disable()
-    gc.freeze()  # a collection in a child would touch, and so copy, every page
-    shim = ctypes.CDLL(sys.argv[1])
+    shim_file, kind = sys.argv[1:]
+    sys.argv = ["leanfed"]  # environment.json holds it
+    forking = kind == "forks"
+    if forking:
+        gc.disable()
+        gc.freeze()  # a collection in a child would touch, and so copy, every page
+    shim = ctypes.CDLL(shim_file)
     shim.faults_key.restype, shim.faults_size.restype = ctypes.c_char_p, ctypes.c_longlong
     for line in sys.stdin:
-        print(json.dumps(in_child(shim, json.loads(line))), file=answers, flush=True)
+        asked = json.loads(line)
+        print(json.dumps(in_child(shim, asked) if forking else in_time(shim, asked)), file=answers, flush=True)
 
 
 def warm() -> None:
@@ -130,6 +150,19 @@ def warm() -> None:
         engine.evaluate(server, clients)
 
 
+def in_time(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
+    """Do what is asked in this process."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    found = carry_out(shim, asked)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return {**found, "ended": "hung"} if "TimeoutError" in found["text"] else found
+
+
 def in_child(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
     """Fork, let the child do what is asked, and say how it ended."""
     reading, writing = os.pipe()
@@ -137,19 +170,22 @@ def in_child(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
     if child == 0:
         os.close(reading)
         with os.fdopen(writing, "w") as report:
-            carry_out(shim, asked, report)
+            report.write(json.dumps(carry_out(shim, asked)))
         os._exit(0)
     os.close(writing)
     patience = LIMIT_S if asked["kill_after_s"] is None else asked["kill_after_s"]
     with os.fdopen(reading) as report:
         text = read_within(report, patience)
+    late = text is None and asked["kill_after_s"] is None
+    if late:
+        os.kill(child, signal.SIGUSR1)
+        time.sleep(1)
     if text is None:
         os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     if text:
         found: dict[str, Any] = json.loads(text)
         return found
-    late = text is None and asked["kill_after_s"] is None
     return {"ended": "hung" if late else "killed", "text": "", "hit": not late, "calls": []}
 
 
@@ -159,8 +195,8 @@ def read_within(report: IO[str], seconds: float) -> str | None:
     return report.read() if ready else None
 
 
-def carry_out(shim: ctypes.CDLL, asked: dict[str, Any], report: IO[str]) -> None:
-    """In the child: arm the shim, run or resume, and report."""
+def carry_out(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
+    """Arm the shim, run or resume, and say how it ended."""
     from leanfed.errors import LeanfedError
     from leanfed.runs.build import resume, run
     from leanfed.runs.settings import Settings
@@ -182,7 +218,8 @@ def carry_out(shim: ctypes.CDLL, asked: dict[str, Any], report: IO[str]) -> None
         ended, text = "raw", traceback.format_exc()
     count, hit = shim.faults_count(), bool(shim.faults_hit())
     calls = [(shim.faults_key(n).decode(), shim.faults_size(n)) for n in range(count)]
-    report.write(json.dumps({"ended": ended, "text": text, "hit": hit, "calls": calls}))
+    shim.faults_watch(b"")
+    return {"ended": ended, "text": text, "hit": hit, "calls": calls}
 
 
 if __name__ == "__main__":

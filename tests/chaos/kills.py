@@ -1,6 +1,6 @@
 """Kills (SIGKILL) at random instants of runs and resumes, their first moments included; then the run is taken up.
 
-python -m tests.chaos.kills --cases 500
+python -m tests.chaos.kills
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from pathlib import Path
 
 from leanfed.files import sha256_of
 from tests.chaos.counts import COUNTS, record
-from tests.chaos.forks import ROOT, Ending, Forks, compile_shim, why_not
+from tests.chaos.forks import LIMIT_S, ROOT, Ending, Forks, compile_shim, why_not
 from tests.chaos.variants import VARIANTS, settings_of
 from tests.chaos.walk import KINDS, Whole, differences, take_up, unbroken
-
-CLI_S = 8.0  # within which a new interpreter is killed: it loads for half of them
 
 
 class Killer:
@@ -36,6 +34,7 @@ class Killer:
         self.forks = Forks(compile_shim(folder))
         self.wholes: dict[str, Whole] = {}
         self.seconds: dict[str, float] = {}
+        self.runs = 0  # that were killed at least once, or ended before
         self.kills = 0  # that came before the end
         self.unborn = 0  # of them, before there were settings
         for variant in VARIANTS:
@@ -44,13 +43,19 @@ class Killer:
             self.wholes[variant] = unbroken(self.forks, variant, folder / f"whole-{variant}")
             self.seconds[variant] = time.perf_counter() - began
 
+    def all(self, kills: int, processes: int) -> Iterator[str]:
+        """What is wrong after so many kills, some of them of new interpreters."""
+        yield from self.processes(processes)
+        while self.kills < kills:
+            yield from self.troubles(self.runs)
+
     def troubles(self, case: int) -> list[str]:
-        """What is wrong after one to three kills; everything follows from the case's number but the machine's speed."""
+        """What is wrong after one to five kills; everything follows from the case's number but the machine's speed."""
         chance = random.Random(case)
         variant, folder = chance.choice(list(VARIANTS)), self.folder / f"case-{case}"
         whole = self.seconds[variant]
         found = []
-        for _ in range(chance.randint(1, 3)):
+        for _ in range(chance.randint(1, 5)):
             # A third of the kills come while the folder is made.
             instant = chance.uniform(0, chance.choice((0.3, 1.0, 1.0)) * whole)
             ending = self.stop(variant, folder, instant)
@@ -59,6 +64,7 @@ class Killer:
         found += [] if ending.ended == "done" else [f"bricked: case {case}: {ending.text}"]
         found += differences(self.wholes[variant], folder, f"case {case}")
         shutil.rmtree(folder)
+        self.runs += 1
         return found
 
     def stop(self, variant: str, folder: Path, instant: float) -> Ending:
@@ -75,9 +81,12 @@ class Killer:
         file, chance = self.folder / "settings.json", random.Random(cases)
         file.write_text(json.dumps(settings_of(variant)), encoding="utf-8")
         expected = self.wholes[variant].content
+        began = time.perf_counter()
+        assert not killed_cli(["run", str(file), "--out", str(self.folder / "process")], LIMIT_S)
+        longest = time.perf_counter() - began
         for case in range(cases):
             folder = self.folder / f"process-{case}"
-            if killed_cli(["run", str(file), "--out", str(folder)], chance.uniform(0, CLI_S)):
+            if killed_cli(["run", str(file), "--out", str(folder)], chance.uniform(0, longest)):
                 self.kills += 1
                 self.unborn += not (folder / "settings.json").is_file()
             ending = take_up(self.forks, variant, folder)
@@ -87,6 +96,7 @@ class Killer:
             whole = Whole((), {**expected, "environment.json": sha256_of(folder / "environment.json")})
             yield from differences(whole, folder, f"process {case}")
             shutil.rmtree(folder)
+            self.runs += 1
 
     def close(self) -> None:
         """End the warm process."""
@@ -109,8 +119,8 @@ def killed_cli(words: list[str], instant: float) -> bool:
 def main() -> None:
     """Kill many and record the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=500)
-    parser.add_argument("--processes", type=int, default=40, help="how many of them are new interpreters")
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--processes", type=int, default=10, help="how many new interpreters are killed, too")
     parser.add_argument("--out", type=Path, default=COUNTS, help="where the counts go")
     options = parser.parse_args()
     if reason := why_not():
@@ -118,14 +128,12 @@ def main() -> None:
     found = Counter(dict.fromkeys(KINDS, 0))
     with tempfile.TemporaryDirectory(prefix="leanfed-kills-") as folder:
         killer = Killer(Path(folder))
-        wrong = [line for case in range(options.cases - options.processes) for line in killer.troubles(case)]
-        wrong += killer.processes(options.processes)
+        for line in killer.all(options.kills, options.processes):
+            print(line, flush=True)
+            found[line.partition(":")[0]] += 1
         killer.close()
-    for line in wrong:
-        print(line)
-        found[line.partition(":")[0]] += 1
-    counts = {"cases": options.cases, "processes": options.processes, "kills": killer.kills}
-    record("kills", "python -m tests.chaos.kills", {**counts, "unborn": killer.unborn, "found": found}, options.out)
+    counts = {"kills": killer.kills, "unborn": killer.unborn, "runs": killer.runs, "found": found}
+    record("kills", "python -m tests.chaos.kills", {**counts, "processes": options.processes}, options.out)
 
 
 if __name__ == "__main__":

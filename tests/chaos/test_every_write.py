@@ -92,9 +92,7 @@ def test_every_fault(crew: Crew, variant: str) -> None:
 def test_kills_at_random_instants(tmp_path: Path) -> None:
     killer = Killer(tmp_path)
     try:
-        wrong = [line for case in range(460) for line in killer.troubles(case)]
-        wrong += killer.processes(40)
+        assert list(killer.all(500, 10)) == []
     finally:
         killer.close()
-    assert wrong == []
-    assert killer.kills > 400
+    assert killer.kills >= 500

@@ -8,12 +8,12 @@ ROUNDS = 6
 VARIANTS: dict[str, dict[str, Any]] = {
     "error-feedback": {"algorithm": {"name": "flpdsp", "k": 0.1, "r": 0.5, "sparsify": {"error_feedback": True}}},
     "joint-plan": {"allocation": {"rule": "joint"}},
-    "fedmask": {"algorithm": {"name": "fedmask"}, "run": {"checkpoint_every": 2, "threads": 1}},
+    "fedmask": {"algorithm": {"name": "fedmask", "pruning_steps": 1}, "run": {"checkpoint_every": 2, "threads": 1}},
     "momentum": {
         "algorithm": {"name": "fedper"},
-        "training": {"momentum": 0.5},
+        "training": {"momentum": 0.5, "batch_size": 8},
         "participation": {"fraction": 0.5},
-        "theory": {"every": 3},
+        "theory": {"every": 3, "probes": 1, "samples": 8},
     },
 }
 
@@ -24,6 +24,7 @@ def settings_of(name: str) -> dict[str, Any]:
         "name": name,
         "rounds": ROUNDS,
         "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": 5}},
+        "training": {"batch_size": 8},
         "evaluation": {"every": 2},
         "run": {"threads": 1},
         **VARIANTS[name],

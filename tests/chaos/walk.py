@@ -2,7 +2,7 @@
 
 Then the run is taken up as a user would, and must end with the files of the unbroken run, byte for byte, and no others.
 
-    python -m tests.chaos.walk --workers 2
+    python -m tests.chaos.walk
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from leanfed.files import lock_owner, sha256_of
 from leanfed.results import RunFolder
@@ -27,7 +27,6 @@ from tests.chaos.variants import VARIANTS, settings_of
 
 OWN = {".lock", "events.jsonl"}  # process numbers and times: never the same twice
 KINDS = ("different", "bricked", "leftover", "events", "raw", "hung", "missed")  # what may be wrong
-Counts = dict[str, dict[str, int]]
 Call = tuple[str, int]  # "name path", and how many of that key come before
 
 
@@ -127,7 +126,7 @@ def cases_of(variant: str, whole: Whole) -> list[Case]:
 
 
 class Crew:
-    """Some warm processes, each of which takes one case at a time."""
+    """Some pairs of warm processes, each of which takes one case at a time."""
 
     def __init__(self, workers: int, folder: Path) -> None:
         shim = compile_shim(folder)
@@ -177,34 +176,39 @@ def main() -> None:
     options = parser.parse_args()
     if reason := why_not():
         sys.exit(f"Faults cannot be injected here: {reason}.")
-    report: dict[str, Counts] = {}
     with tempfile.TemporaryDirectory(prefix="leanfed-chaos-") as folder, Crew(options.workers, Path(folder)) as crew:
-        for variant in options.variant or VARIANTS:
-            report[variant] = walked(crew, variant, options.every)
-            counts = {"total": total(report.values()), **report}
-            record("walk", "python -m tests.chaos.walk --workers 2", counts, options.out)
+        wholes = {variant: crew.unbroken(variant) for variant in options.variant or VARIANTS}
+        cases = [case for variant, whole in wholes.items() for case in cases_of(variant, whole)][:: options.every]
+        tally = Tally(wholes, len(cases))
+        for number, (case, wrong) in enumerate(crew.walk(cases, wholes), start=1):
+            tally.add(case, wrong)
+            if number % 50 == 0 or number == len(cases):
+                record("walk", "python -m tests.chaos.walk", tally.counts(), options.out)
 
 
-def walked(crew: Crew, variant: str, every: int) -> Counts:
-    """The counts of one variant; what is wrong is printed as it is found."""
-    whole = crew.unbroken(variant)
-    cases = cases_of(variant, whole)[::every]
-    found = Counter(dict.fromkeys(KINDS, 0))
-    for _, wrong in crew.walk(cases, {variant: whole}):
+class Tally:
+    """What the walk met so far."""
+
+    def __init__(self, wholes: dict[str, Whole], cases: int) -> None:
+        self.cases, self.walked = cases, 0
+        self.calls = {
+            variant: Counter(key.partition(" ")[0] for key, _ in whole.calls) for variant, whole in wholes.items()
+        }
+        self.faults: dict[str, Counter[str]] = {variant: Counter() for variant in wholes}
+        self.found = Counter(dict.fromkeys(KINDS, 0))
+
+    def add(self, case: Case, wrong: list[str]) -> None:
+        """Count a case; what is wrong is printed."""
+        self.walked += 1
+        self.faults[case.variant][case.how] += 1
         for line in wrong:
             print(line, flush=True)
-            found[line.partition(":")[0]] += 1
-    calls = Counter(key.partition(" ")[0] for key, _ in whole.calls)
-    return {"calls": dict(calls), "faults": dict(Counter(case.how for case in cases)), "found": dict(found)}
+            self.found[line.partition(":")[0]] += 1
 
-
-def total(reports: Iterable[Counts]) -> Counts:
-    """The sums over variants."""
-    sums: dict[str, Counter[str]] = {}
-    for each in reports:
-        for kind, counts in each.items():
-            sums.setdefault(kind, Counter()).update(counts)
-    return {kind: dict(counts) for kind, counts in sums.items()}
+    def counts(self) -> dict[str, Any]:
+        """All counts, by variant where they differ."""
+        variants = {name: {"calls": dict(self.calls[name]), "faults": dict(self.faults[name])} for name in self.calls}
+        return {"cases": self.cases, "walked": self.walked, "found": dict(self.found), "variants": variants}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Partitions of samples over clients (Class-m, Dirichlet(alpha), IID, quantity skew, by user).
 
-Test sets match the clients' class mix; those of a partition by user are the users' own.
+Test sets match the clients' class mix; those of a partition by user are the users' own. Where the test samples of its
+classes do not suffice, a client is tested on one that is another's too.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class PartitionSettings(Section):
 
 @dataclass(frozen=True)
 class Partition:
-    """Row numbers of each client's samples, increasing; no row is given twice."""
+    """Row numbers of each client's samples, increasing; only a test row may be given twice, where they are few."""
 
     train: tuple[Ints, ...]
     test: tuple[Ints, ...]
@@ -130,7 +131,10 @@ def make_partition(train: Ints, test: Ints, classes: int, settings: PartitionSet
     owners = _owners(train, classes, settings, rng)
     train_counts = _count(train, owners, classes, settings.clients)
     test_counts = matching_counts(train_counts, np.bincount(test, minlength=classes))
-    return Partition(_rows_of(owners, settings.clients), _deal(test, test_counts, rng))
+    tests = _deal(test, test_counts, rng)
+    for client in np.flatnonzero(test_counts.sum(axis=1) == 0):
+        tests[client] = _share_one(test, train_counts, int(client), seed)
+    return Partition(_rows_of(owners, settings.clients), tuple(tests))
 
 
 def by_user(train: Ints, test: Ints, users: Sequence[str], settings: PartitionSettings, seed: int) -> Partition:
@@ -166,8 +170,6 @@ def _check(train: Ints, test: Ints, classes: int, settings: PartitionSettings) -
             f"{settings.clients} clients with at least {settings.min_samples} samples each need {needed} training "
             f"samples, but there are {len(train)}. Lower clients or min_samples."
         )
-    if settings.clients > len(test):
-        raise DataError(f"{settings.clients} clients cannot share {len(test)} test samples. Lower clients.")
     chosen = settings.classes_per_client or 1
     if classes == 1 and settings.kind in ("class", "dirichlet"):
         raise SettingsError(
@@ -277,7 +279,7 @@ def matching_counts(train_counts: Ints, available: Ints) -> Ints:
     """(clients, classes) test counts in proportion to the training counts, rounded up or down.
 
     A client whose share rounds to nothing gets one sample of its largest class from the client richest in it, or of
-    the next class where all samples of that one are needed.
+    the next class where all samples of that one are needed; nothing where all of all its classes are.
     """
     totals = train_counts.sum(axis=0)
     quotas = train_counts * np.divide(available, totals, out=np.zeros(len(totals)), where=totals > 0)
@@ -287,26 +289,39 @@ def matching_counts(train_counts: Ints, available: Ints) -> Ints:
         # Largest remainders first; among equals the lower client number.
         order = np.argsort(-(quotas - counts)[:, label], kind="stable")
         counts[order[:short], label] += 1
-    for client in np.flatnonzero(counts.sum(axis=1) == 0):
-        _give_one(counts, train_counts, int(client))
+    sums = counts.sum(axis=1)
+    for client in np.flatnonzero(sums == 0):
+        _give_one(counts, sums, train_counts, int(client))
     return counts
 
 
-def _give_one(counts: Ints, train_counts: Ints, client: int) -> None:
+def _give_one(counts: Ints, sums: Ints, train_counts: Ints, client: int) -> None:
     """One test sample to a client without any, of a class that it holds, from a client that has more than one."""
-    held = [int(label) for label in np.argsort(-train_counts[client], kind="stable") if train_counts[client, label]]
-    for label in held:
-        spare = np.where(counts.sum(axis=1) > 1, counts[:, label], 0)
+    for label in _largest_first(train_counts[client]):
+        spare = np.where(sums > 1, counts[:, label], 0)
         if spare.max() > 0:
-            counts[int(spare.argmax()), label] -= 1
-            counts[client, label] += 1
+            richest = int(spare.argmax())
+            counts[[richest, client], label] += [-1, 1]
+            sums[[richest, client]] += [-1, 1]
             return
+
+
+def _share_one(labels: Ints, train_counts: Ints, client: int, seed: int) -> Ints:
+    """One test row of the client's largest class that has any, drawn from all of them: it is another client's too."""
+    held = _largest_first(train_counts[client])
+    for label in held:
+        rows = np.flatnonzero(labels == label)
+        if len(rows):
+            return stream(seed, "shared-test", client).choice(rows, 1)
     raise DataError(
         f"Client {client} holds training samples of {'classes' if len(held) > 1 else 'class'} "
-        f"{', '.join(map(str, sorted(held)))}, and every test sample of these is another client's only one: "
-        f"{len(counts)} clients cannot share {counts.sum()} test samples by class. Lower clients, to "
-        f"{counts.sum() // 2} or so."
+        f"{', '.join(map(str, sorted(held)))}, of which there is no test sample. Lower clients."
     )
+
+
+def _largest_first(counts: Ints) -> list[int]:
+    """The classes of which a client holds training samples, the largest first."""
+    return [int(label) for label in np.argsort(-counts, kind="stable") if counts[label]]
 
 
 def _count(labels: Ints, owners: Ints, classes: int, clients: int) -> Ints:
@@ -317,14 +332,15 @@ def _count(labels: Ints, owners: Ints, classes: int, clients: int) -> Ints:
 
 def _rows_of(owners: Ints, clients: int) -> tuple[Ints, ...]:
     """The rows of each client, increasing."""
-    return tuple(np.flatnonzero(owners == client) for client in range(clients))
+    ends = np.cumsum(np.bincount(owners, minlength=clients))
+    return tuple(np.split(np.argsort(owners, kind="stable"), ends[:-1]))
 
 
-def _deal(labels: Ints, counts: Ints, rng: np.random.Generator) -> tuple[Ints, ...]:
+def _deal(labels: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
     """Distribute shuffled rows of each class by the given counts."""
     parts: list[list[Ints]] = [[] for _ in range(len(counts))]
     for label in range(counts.shape[1]):
         rows = rng.permutation(np.flatnonzero(labels == label))
         for part, rows_of_client in zip(parts, np.split(rows, np.cumsum(counts[:, label])), strict=False):
             part.append(rows_of_client)
-    return tuple(np.sort(np.concatenate(part)) for part in parts)
+    return [np.sort(np.concatenate(part)) for part in parts]

@@ -1,0 +1,33 @@
+"""What SECURITY.md says of the long searches is what their last counts say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNTS: dict[str, dict[str, Any]] = json.loads((ROOT / "results" / "chaos" / "counts.json").read_text())
+SECURITY = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
+SAID = {
+    "walk": lambda counts: f"{counts['walked']:,} faults in four kinds of runs of six rounds",
+}
+
+
+@pytest.mark.parametrize("search", COUNTS)
+def test_the_document_repeats_the_count_and_the_command(search: str) -> None:
+    assert SAID[search](COUNTS[search]) in SECURITY
+    assert COUNTS[search]["command"] in SECURITY
+    assert COUNTS[search]["command"] in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("search", COUNTS)
+def test_nothing_was_found_the_last_time(search: str) -> None:
+    assert set(COUNTS[search]["found"].values()) == {0}
+
+
+def test_the_walk_was_over_everything() -> None:
+    walk = COUNTS["walk"]
+    assert walk["walked"] == walk["cases"] == sum(sum(each["faults"].values()) for each in walk["variants"].values())
