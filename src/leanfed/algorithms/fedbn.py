@@ -27,9 +27,11 @@ class FedBn(Decoupled):
     @override
     def divide(self, split: Split) -> Split:
         shapes = split.shapes
-        vectors = {name for name, shape in shapes.items() if len(shape) == 1}
-        layers = {name.rpartition(".")[0] for name in vectors if name.endswith(".weight")}
-        own = {name for name in vectors if name.rpartition(".")[0] in layers}
+        own = set()
+        for name, shape in shapes.items():
+            bias = f"{name.removesuffix('weight')}bias"
+            if name.endswith(".weight") and len(shape) == 1 and shapes.get(bias) == shape:
+                own |= {name, bias}
         return Split({n: s for n, s in shapes.items() if n not in own}, {n: s for n, s in shapes.items() if n in own})
 
     @override
