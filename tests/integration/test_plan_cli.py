@@ -164,6 +164,8 @@ def test_a_bad_field_exits_with_2_and_names_client_and_field(
         (["problem.json", "--what-if", "tau=1"], "Unknown field 'tau'"),
         (["problem.json", "--what-if", "clients=9"], "ask for 1 to 3"),
         (["problem.json", "--what-if", "clients=2", "--picture", "x.png"], "Leave them out"),
+        (["problem.json", "--save", "no/such/x.json"], "there is no folder no"),
+        (["problem.json", "--picture", "no/such/x.png"], "there is no folder no"),
         (["--fleet", "none.csv"], "Cannot read none.csv"),
         (["--fleet", "somewhere"], "give 'paper', or a file"),
     ],

@@ -16,6 +16,7 @@ from leanfed.cli.display import screen
 from leanfed.cli.display_plan import draw_plan, show_plan, show_what_if, working
 from leanfed.cli.options import Import, Json, import_all
 from leanfed.errors import InputError
+from leanfed.files import check_parent
 
 if TYPE_CHECKING:
     from leanfed.allocation.cells import Source
@@ -68,6 +69,9 @@ def plan(
     import_all(imports)
     if math.isnan(k) or math.isnan(r):
         raise InputError(f"--k is {k} and --r is {r}, but both must be numbers from 0 to 1.")
+    for wanted in (save, picture):
+        if wanted is not None:
+            check_parent(wanted)
     source = _plan_source(problem, fleet, model, clients, seed, radius_m)
     changes = dict(parse_change(text) for text in change or [])
     options = {"solver": solver, "payload": payload, **_wanted(solver, k=k, r=r, seed=seed)}

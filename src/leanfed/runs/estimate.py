@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from leanfed.records import RoundPlan
+import numpy as np
+
+from leanfed.records import Ints, RoundPlan
 from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import client_result
 from leanfed.rounds.loop import Progress, start
+from leanfed.rounds.world import World
 from leanfed.runs.build import engine_of, prepare
 from leanfed.runs.settings import Settings
 
@@ -18,17 +21,18 @@ BYTES = 4  # of a float32
 ROW_BYTES = 120  # of one row of the clients table in Parquet, roughly
 TRIED, TRIED_LARGE = 20, 2  # participants of the trial round, and clients that are tested
 LARGE_MODEL = 1_000_000  # values from which few clients must stand for all
+TRIED_STEPS, TRIED_BATCH = 20, 512  # of the trial round; more local steps, head steps and samples count in proportion
 
 
 def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
     """What would run, how long and how big; some clients train and are tested to find out."""
     experiment = prepare(settings, data_dir)
     world = experiment.world
-    engine, progress, plan = engine_of(settings, world), start(world), experiment.planner.plan(0).plan
+    trial = _shortened(world)
+    engine, progress, plan = engine_of(settings, trial), start(trial), experiment.planner.plan(0).plan
     large = world.split.size >= LARGE_MODEL
     few = _first(plan, TRIED_LARGE if large else TRIED)
-    engine.run_round(progress.server, progress.clients, few)  # compiles, fills caches
-    round_s = _seconds(lambda: engine.run_round(progress.server, progress.clients, few))
+    client_s = _client_seconds(engine, progress, few) * _work(world, few) / _work(trial, few)
     test_s = (
         _few_tests(engine, progress) if large else _seconds(lambda: engine.evaluate(progress.server, progress.clients))
     )
@@ -48,14 +52,49 @@ def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
         "rounds": settings.rounds,
         "shared_size": world.split.shared_size,
         "private_size": world.split.private_size,
-        "estimated_seconds": round(
-            round_s * len(plan.participants) / len(few.participants) * settings.rounds + test_s * tests, 1
-        ),
+        "estimated_seconds": round(client_s * len(plan.participants) * settings.rounds + test_s * tests, 1),
         "checkpoint_bytes": state_bytes,
         "folder_bytes": (1 + settings.run.keep_weights) * state_bytes
         + ROW_BYTES * len(plan.participants) * settings.rounds,
         "notes": list(settings.notes()),
     }
+
+
+def _shortened(world: World) -> World:
+    """The world with so little work in a round that a trial ends soon, whatever the settings ask for."""
+    given, method = world.training, world.algorithm
+    steps = given.local_steps if given.local_epochs is None else TRIED_STEPS
+    size = min(given.batch_size, TRIED_BATCH)
+    training = given.model_copy(update={"batch_size": size, "local_steps": min(steps, TRIED_STEPS)})
+    if _steps(world, range(world.task.clients)).max() > TRIED_STEPS:
+        training = training.model_copy(update={"local_epochs": None})
+    if _head_steps(world) > TRIED_STEPS:
+        method = method.model_copy(update={"head_steps": TRIED_STEPS})
+    return replace(world, training=training, algorithm=method)
+
+
+def _client_seconds(engine: Engine, progress: Progress, plan: RoundPlan) -> float:
+    """Seconds that a round takes for each participant."""
+    engine.run_round(progress.server, progress.clients, plan)  # compiles, fills caches
+    return _seconds(lambda: engine.run_round(progress.server, progress.clients, plan)) / len(plan.participants)
+
+
+def _work(world: World, plan: RoundPlan) -> float:
+    """What the participants of a round compute, in gradients of one sample."""
+    samples = float(world.samples(plan.participants).sum())
+    return samples * (1 + (_head_steps(world) - 1) * world.head_step_share)
+
+
+def _steps(world: World, clients: Iterable[int]) -> Ints:
+    """Local steps of each of these clients in a round."""
+    training, sizes = world.training, world.task.partition.sizes[list(clients)]
+    if training.local_epochs is None:
+        return np.full(len(sizes), training.local_steps)
+    return training.local_epochs * -(-sizes // training.batch_size)
+
+
+def _head_steps(world: World) -> int:
+    return int(getattr(world.algorithm, "head_steps", 1))
 
 
 def _first(plan: RoundPlan, count: int) -> RoundPlan:

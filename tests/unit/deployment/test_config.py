@@ -63,3 +63,13 @@ def test_without_flower_the_error_names_the_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'leanfed[flower]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[" * 5_000, "nested"), ("9" * 5_000, "not JSON"), ("[]", "a JSON list"), ("{", "not JSON"), ("", "no settings")],
+    ids=["deep", "long", "list", "cut", "empty"],
+)
+def test_settings_that_are_no_object_are_explained(text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        read_settings(text)

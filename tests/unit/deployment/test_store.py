@@ -107,6 +107,18 @@ def test_two_clients_cannot_share_a_store(tmp_path: Path) -> None:
         store.settle(0, "a")
 
 
+def test_half_written_files_of_a_killed_node_are_swept(tmp_path: Path) -> None:
+    with store_in(tmp_path).open() as store:
+        store.hold(state(1.0), 0, "t")
+        left, foreign = store.folder / ".manifest.json.4711.partial", store.folder / ".notes.4711.partial"
+    left.write_text("{")
+    foreign.write_text("the owner's own")
+    with store_in(tmp_path).open() as store:
+        assert store.round == 0
+    assert not left.exists()
+    assert foreign.exists()
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with store_in(tmp_path).open(), pytest.raises(BusyError), store_in(tmp_path).open():
         pass

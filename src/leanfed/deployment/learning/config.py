@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from leanfed.errors import SettingsError, nearest
+from leanfed.files import parse_json
 from leanfed.records import Section
 
 if TYPE_CHECKING:
@@ -121,10 +121,15 @@ def read_settings(text: str) -> Settings:
     if not text:
         raise SettingsError("The run has no settings. Set run-config key 'settings', or resume = true.")
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
+        values = parse_json(text)
+    except ValueError as error:
         why = f"run-config key 'settings' is not JSON ({error}). `leanfed deploy run` writes it."
         raise SettingsError(why) from error
+    if not isinstance(values, dict):
+        raise SettingsError(
+            f"run-config key 'settings' holds a JSON {type(values).__name__}, not an object of keys and values. "
+            "`leanfed deploy run` writes it."
+        )
     settings = Settings.from_values(values, "run-config key 'settings'")
     if settings.task.statistics == "shared":
         raise SettingsError("task.statistics = 'shared' is for simulations; a fleet sends updates only. Set 'private'.")

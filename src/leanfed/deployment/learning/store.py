@@ -23,7 +23,17 @@ from safetensors.numpy import load, save
 
 from leanfed.algorithms.contract import ClientState
 from leanfed.errors import StorageError
-from leanfed.files import explained, folder_lock, make_folder, owner_only, read_json, write_json, write_new
+from leanfed.files import (
+    explained,
+    folder_lock,
+    is_partial_of,
+    make_folder,
+    owner_only,
+    read_json,
+    remove,
+    write_json,
+    write_new,
+)
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -52,12 +62,15 @@ class NodeStore:
 
     @contextmanager
     def open(self) -> Iterator[NodeStore]:
-        """Lock the folder, so that no other process writes to it."""
+        """Lock the folder, so that no other process writes to it; what a killed writer left half-written is swept."""
         with owner_only():
             make_folder(self.folder)
         for folder in (self.root, self.folder):
             _refuse_open(folder)
         with owner_only(), folder_lock(self.folder):
+            for left in self.folder.glob(".*.partial"):
+                if is_partial_of(left, {MANIFEST}):
+                    remove(left)
             yield self
 
     @property
@@ -116,7 +129,7 @@ class NodeStore:
         named = {entry["file"] for entry in _entries(manifest).values()}
         for path in self.folder.glob("state-*.safetensors"):
             if path.name not in named:
-                path.unlink(missing_ok=True)
+                remove(path)
 
     def _read(self, entry: dict[str, Any]) -> ClientState:
         """A stored state, after checking its checksum."""
