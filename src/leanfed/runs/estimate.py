@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
+from leanfed.algorithms.contract import Training
 from leanfed.records import Ints, RoundPlan
 from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import client_result
@@ -21,7 +20,7 @@ BYTES = 4  # of a float32
 ROW_BYTES = 120  # of one row of the clients table in Parquet, roughly
 TRIED, TRIED_LARGE = 20, 2  # participants of the trial round, and clients that are tested
 LARGE_MODEL = 1_000_000  # values from which few clients must stand for all
-TRIED_STEPS, TRIED_BATCH = 20, 512  # of the trial round; more local steps, head steps and samples count in proportion
+TRIED_STEPS, TRIED_BATCH = 20, 512  # of the trial; what is asked beyond them is charged in proportion
 
 
 def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
@@ -36,6 +35,7 @@ def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
     test_s = (
         _few_tests(engine, progress) if large else _seconds(lambda: engine.evaluate(progress.server, progress.clients))
     )
+    test_s *= _test_work(world) / _test_work(trial)
     state = progress.clients[few.participants[0]]
     kept = len(state.private) + sum(len(tensor) for tensor in state.memory.values())
     tests = settings.rounds // settings.evaluation.every + (settings.rounds % settings.evaluation.every > 0)
@@ -61,16 +61,18 @@ def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
 
 
 def _shortened(world: World) -> World:
-    """The world with so little work in a round that a trial ends soon, whatever the settings ask for."""
-    given, method = world.training, world.algorithm
-    steps = given.local_steps if given.local_epochs is None else TRIED_STEPS
-    size = min(given.batch_size, TRIED_BATCH)
-    training = given.model_copy(update={"batch_size": size, "local_steps": min(steps, TRIED_STEPS)})
-    if _steps(world, range(world.task.clients)).max() > TRIED_STEPS:
-        training = training.model_copy(update={"local_epochs": None})
-    if _head_steps(world) > TRIED_STEPS:
-        method = method.model_copy(update={"head_steps": TRIED_STEPS})
-    return replace(world, training=training, algorithm=method)
+    """The world with so little work in a round and a test that a trial ends soon, whatever the settings ask for."""
+    training = world.training.model_copy(update={"batch_size": min(world.training.batch_size, TRIED_BATCH)})
+    if _most_steps(training, world.task.partition.sizes) > TRIED_STEPS:
+        training = training.model_copy(update={"local_epochs": None, "local_steps": TRIED_STEPS})
+    asked = {name: getattr(world.algorithm, name, 0) for name in ("head_steps", "pruning_steps")}
+    fewer = {name: TRIED_STEPS for name, steps in asked.items() if steps > TRIED_STEPS}
+    return replace(
+        world,
+        training=training,
+        algorithm=world.algorithm.model_copy(update=fewer),
+        renew_statistics=min(world.renew_statistics, TRIED_STEPS),
+    )
 
 
 def _client_seconds(engine: Engine, progress: Progress, plan: RoundPlan) -> float:
@@ -82,19 +84,21 @@ def _client_seconds(engine: Engine, progress: Progress, plan: RoundPlan) -> floa
 def _work(world: World, plan: RoundPlan) -> float:
     """What the participants of a round compute, in gradients of one sample."""
     samples = float(world.samples(plan.participants).sum())
-    return samples * (1 + (_head_steps(world) - 1) * world.head_step_share)
+    head_steps = getattr(world.algorithm, "head_steps", 1)
+    return samples * (1 + (head_steps - 1) * world.head_step_share)
 
 
-def _steps(world: World, clients: Iterable[int]) -> Ints:
-    """Local steps of each of these clients in a round."""
-    training, sizes = world.training, world.task.partition.sizes[list(clients)]
+def _test_work(world: World) -> float:
+    """What a test of all clients computes, in forward passes of one sample."""
+    renewed = world.task.clients * world.renew_statistics * world.training.batch_size
+    return float(sum(map(len, world.task.partition.test)) + renewed)
+
+
+def _most_steps(training: Training, sizes: Ints) -> int:
+    """The most local steps that a client takes in a round."""
     if training.local_epochs is None:
-        return np.full(len(sizes), training.local_steps)
-    return training.local_epochs * -(-sizes // training.batch_size)
-
-
-def _head_steps(world: World) -> int:
-    return int(getattr(world.algorithm, "head_steps", 1))
+        return training.local_steps
+    return int(training.local_epochs * -(-sizes.max() // training.batch_size))
 
 
 def _first(plan: RoundPlan, count: int) -> RoundPlan:
