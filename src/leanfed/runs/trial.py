@@ -19,7 +19,7 @@ TRIED_STEPS, TRIED_BATCH = 20, 512  # the most that is tried of a client's steps
 LEAST_BATCH = 2  # the fewest samples: batch normalisation has no variance of one
 LARGE_MODEL = 1_000_000  # values from which a thread tries one client, not two
 LONG_S = 0.25  # what one measurement may take, if it need not take more
-FURTHER = 4  # a line goes through so many times the least samples at least: between two near points it is noise
+FURTHER = 8  # a line goes through so many times the least samples at least: between two near points it is noise
 OFTEN = 3  # a short measurement is repeated; the least counts
 
 
@@ -57,9 +57,8 @@ class Trial:
         """What a client's part of a round takes."""
         most = self.world.training.batch_size
         few = min(LEAST_BATCH, most)
+        self._round(1, few)  # compiles, fills caches
         short = self._round(1, few)
-        if short * len(self.plan.participants) < LONG_S:  # else what the first round compiles and fills hardly counts
-            short = self._round(1, few)
         many = _affordable(few, most, short, FURTHER)
         sample = (self._round(1, many) - short) / (many - few) if many > few else 0.0
         steps = _most_steps(self.world.training, self.world.task.partition.sizes)
@@ -74,10 +73,9 @@ class Trial:
         """What a client's test takes; its running statistics are renewed on samples that count like tested ones."""
         most = max(1, max(map(len, self.world.task.partition.test)))
         few = min(LEAST_BATCH, most)
+        self._test(few)
         first, short = self._test(few)
-        if short * self.world.task.clients < LONG_S:
-            first, short = self._test(few)
-        many, long = self._test(_affordable(few, most, short, 2 * FURTHER))
+        many, long = self._test(_affordable(few, most, short, 2 * FURTHER))  # forward only: more can be afforded
         sample = max(0.0, (long - short) / (many - first)) if many > first else 0.0
         return Line(max(0.0, short - first * sample), 0.0, sample)
 
