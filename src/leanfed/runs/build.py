@@ -306,7 +306,7 @@ def _commit() -> str | None:
 
 
 @contextmanager
-def _one_torch_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
     """One thread inside torch, restored afterwards: results must not depend on the caller's setting or the machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -358,7 +358,7 @@ def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
     engine, progress = engine_of(settings, world), start(world)
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
-    with _one_torch_thread():
+    with one_torch_thread():
         for record in _rounds(experiment, engine, progress):
             rounds.append(record.rounds)
             clients.append(record.clients)
@@ -381,7 +381,7 @@ def _play_in_folder(
         return finish_folder(settings, world, folder, checkpoints.tables(), progress)
     rows: list[dict[str, pl.DataFrame]] = []
     clock = time.perf_counter()
-    with _one_torch_thread(), closing(checkpoints):
+    with one_torch_thread(), closing(checkpoints):
         engine = engine_of(settings, world)
         folder.log("engine", name=engine.name, reason=engine.reason)
         earlier = checkpoints.tables()["rounds"] if progress.round else None

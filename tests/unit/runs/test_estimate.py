@@ -1,4 +1,4 @@
-"""A dry run tries a round that is short whatever the settings ask for, and charges the rest in proportion."""
+"""A dry run tries little whatever the settings ask for, and a line through what that took tells the rest."""
 
 from __future__ import annotations
 
@@ -12,48 +12,88 @@ from leanfed.algorithms.fedmask import FedMask
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.records import RoundPlan
 from leanfed.rounds.world import World
-from leanfed.runs.estimate import _shortened, _test_work, _work
+from leanfed.runs.settings import Settings
+from leanfed.runs.trial import Line, Trial, round_seconds, shortened, test_samples
+from leanfed.simulation.choose import choose_engine
 
+test_samples.__test__ = False  # a function of the package
 PLAN = RoundPlan(0, (0, 3), np.ones(2), np.ones(2))
+A_SAMPLE, A_STEP = Line(0.0, 0.0, 1.0), Line(0.0, 1.0, 0.0)
 
 
 def test_a_small_round_is_tried_as_it_is(world_of: Callable[..., World]) -> None:
     world = world_of(Flpdsp(head_steps=20), batch_size=32, local_steps=20)
-    assert (_shortened(world).training, _shortened(world).algorithm) == (world.training, world.algorithm)
+    assert (shortened(world).training, shortened(world).algorithm) == (world.training, world.algorithm)
 
 
-def test_more_steps_and_samples_count_in_proportion(world_of: Callable[..., World]) -> None:
+def test_more_steps_and_samples_are_not_tried_but_counted(world_of: Callable[..., World]) -> None:
     world = world_of(Flpdsp(), batch_size=2_048, local_steps=2_000)
-    trial = _shortened(world)
+    trial = shortened(world)
     assert (trial.training.batch_size, trial.training.local_steps) == (512, 20)
-    assert _work(world, PLAN) / _work(trial, PLAN) == pytest.approx(4 * 100)
+    assert round_seconds(A_SAMPLE, world, trial, (0, 3)) == 2 * 2_048 * 2_000
+    assert round_seconds(A_STEP, world, trial, (0, 3)) == 2 * 2_000
 
 
 def test_epochs_of_many_steps_are_tried_as_steps(world_of: Callable[..., World]) -> None:
     world = world_of(Flpdsp(), batch_size=50, local_epochs=10_000)
-    trial = _shortened(world)
+    trial, sizes = shortened(world), world.task.partition.sizes[[0, 3]]
     assert (trial.training.local_epochs, trial.training.local_steps) == (None, 20)
-    samples = world.task.partition.sizes[[0, 3]].sum()  # each 10,000 times; the trial takes 20 batches of 50 from both
-    assert _work(world, PLAN) / _work(trial, PLAN) == pytest.approx(10_000 * samples / (2 * 20 * 50))
+    assert round_seconds(A_SAMPLE, world, trial, (0, 3)) == 10_000 * sizes.sum()
+    assert round_seconds(A_STEP, world, trial, (0, 3)) == 10_000 * sum(-(-size // 50) for size in sizes.tolist())
 
 
 def test_head_steps_count_by_their_share_of_a_whole_step(world_of: Callable[..., World]) -> None:
     world = world_of(Flpdsp(head_steps=1_000))
     share = world.head_step_share
-    expected = (1 + 999 * share) / (1 + 19 * share)
-    assert _work(world, PLAN) / _work(_shortened(world), PLAN) == pytest.approx(expected)
-
-
-def test_an_epoch_of_one_large_batch_is_cut_into_steps_that_are_counted(world_of: Callable[..., World]) -> None:
-    world = world_of(Flpdsp(), batch_size=100_000, local_epochs=21)
-    trial = _shortened(world)
-    assert (trial.training.batch_size, trial.training.local_epochs, trial.training.local_steps) == (512, None, 20)
+    expected = 2 * (1 + 999 * share) / (1 + 19 * share)
+    assert round_seconds(A_STEP, world, shortened(world), (0, 3)) == pytest.approx(expected)
 
 
 def test_batches_before_a_test_and_steps_before_the_first_round_are_cut(world_of: Callable[..., World]) -> None:
     world = replace(world_of(FedMask(pruning_steps=100_000), batch_size=32), renew_statistics=1_000)
-    trial = _shortened(world)
+    trial = shortened(world)
     assert trial.renew_statistics == trial.algorithm.model_dump()["pruning_steps"] == 20
     tested, clients = sum(map(len, world.task.partition.test)), world.task.clients
-    expected = (tested + clients * 1_000 * 32) / (tested + clients * 20 * 32)
-    assert _test_work(world) / _test_work(trial) == pytest.approx(expected)
+    assert test_samples(world).sum() == tested + clients * 1_000 * 32
+
+
+class Stopwatch:
+    """Seconds as a round would take them: 7 of a client, 3 for each step, 2 for each sample of a step."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.tried = trial, []
+
+    def round(self, steps: int, batch: int) -> float:
+        self.tried.append((steps, batch))
+        return (7 + steps * (3 + 2 * batch)) / 1_000
+
+
+def test_the_line_finds_what_a_client_a_step_and_a_sample_take(
+    world_of: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(Flpdsp(), batch_size=64, local_steps=8)
+    trial = Trial(choose_engine(world, "streamed", 1), world, PLAN)
+    watch = Stopwatch(trial)
+    monkeypatch.setattr(trial, "_round", watch.round)
+    line = trial.training()
+    assert (line.once, line.step, line.sample) == pytest.approx((0.007, 0.003, 0.002))
+    assert (8, 64) not in watch.tried
+    assert line.seconds(np.array([8.0]), np.array([8.0 * 64])) == pytest.approx(watch.round(8, 64))
+
+
+def test_only_the_tried_clients_are_trained_and_tested(world_of: Callable[..., World]) -> None:
+    world = world_of(Flpdsp(), batch_size=8)
+    trial = Trial(choose_engine(world, "streamed", 1), world, replace(PLAN, participants=(4, 2)))
+    assert [len(rows) for rows in trial.world.task.partition.train] == world.task.partition.sizes[[4, 2]].tolist()
+    assert trial.training().seconds(np.ones(1), np.full(1, 8.0)) > 0
+    assert trial.testing().seconds(np.zeros(1), np.ones(1)) > 0
+    assert trial.progress.clients.started() == [0, 1]
+
+
+def test_an_estimate_counts_rounds_and_tests() -> None:
+    from leanfed.runs.estimate import estimate
+
+    task = {"partition": {"kind": "iid", "clients": 5}}
+    told = estimate(Settings(rounds=50, task=task, run={"keep_weights": False}))
+    assert told["estimated_seconds"] > 0
+    assert told["participants"] == told["clients"] == 5
