@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from leanfed.reproduction.judging import Bound, Every, Labels, Less, Trend
 from leanfed.reproduction.paper.protocol import EQUAL, LOOKS, MNIST, OPT, OWN, Changes, at_time, curve_of
 from leanfed.runs.compare import ComparedRun
 
+STUDY = replace(MNIST, rates={})  # modules are taken away at one learning rate, that of the settings file
 ALONE = "FLPDSP k=1 r=1"
 K_RATES, R_RATES = (0.01, 0.1, 0.5), (0.1, 0.3, 0.6)
 FIXED = ((0.1, 0.5), (0.5, 0.5), (0.74, 0.82))
@@ -53,7 +55,7 @@ PANELS: Mapping[str, Mapping[str, Changes]] = {
 
 def _jobs(scale: Scale) -> list[Job]:
     return [
-        MNIST.job(method, changes, "alpha 0.1", seed, scale, panel=panel)
+        STUDY.job(method, changes, "alpha 0.1", seed, scale, panel=panel)
         for seed in scale.seeds
         for panel, methods in PANELS.items()
         for method, changes in methods.items()
@@ -203,7 +205,7 @@ ENTRIES.add(
             panels=tuple(PANELS),
             looks={**LOOKS, **RATE_LOOKS},
         ),
-        settings="configs/joint_alpha01.toml; fixed rates on equal shares and without error feedback",
+        settings="configs/joint_alpha01.toml, learning rate 0.1 for all; fixed rates on equal shares, without error feedback",
         reduced="one seed; the paper does not list its rates",
     ),
 )
