@@ -72,11 +72,7 @@ def plan(
     from leanfed.allocation.what_if import parse_change, parse_question
 
     import_all(imports)
-    if math.isnan(k) or math.isnan(r):
-        raise InputError(f"--k is {k} and --r is {r}, but both must be numbers from 0 to 1.")
-    for wanted in (save, picture):
-        if wanted is not None:
-            check_parent(wanted)
+    _check(k, r, (save, picture))
     source = _plan_source(problem, fleet, model, clients, seed, radius_m)
     changes = dict(parse_change(text) for text in change or [])
     form = chosen_form(form, solver)
@@ -87,6 +83,15 @@ def plan(
         _answer(source, *parse_question(what_if), changes, options, as_json)
     else:
         _plan_once(source, changes, options, save=save, picture=picture, everyone=everyone, as_json=as_json)
+
+
+def _check(k: float, r: float, files: tuple[Path | None, ...]) -> None:
+    """Refuse rates that are no numbers, and files in folders that are not there."""
+    if math.isnan(k) or math.isnan(r):
+        raise InputError(f"--k is {k} and --r is {r}, but both must be numbers from 0 to 1.")
+    for wanted in files:
+        if wanted is not None:
+            check_parent(wanted)
 
 
 def _wanted(solver: str | None, **options: float) -> dict[str, float]:

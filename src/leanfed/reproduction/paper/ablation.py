@@ -205,7 +205,7 @@ ENTRIES.add(
             panels=tuple(PANELS),
             looks={**LOOKS, **RATE_LOOKS},
         ),
-        settings="configs/joint_alpha01.toml, learning rate 0.1 for all; fixed rates on equal shares, without error feedback",
+        settings="configs/joint_alpha01.toml, learning rate 0.1 for all; fixed rates on equal shares, no feedback",
         reduced="one seed; the paper does not list its rates",
     ),
 )
