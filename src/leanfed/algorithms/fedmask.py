@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRates, per_client
 from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights
-from leanfed.algorithms.learner import FlatLearner
+from leanfed.algorithms.learner import FlatLearner, one_thread
 from leanfed.algorithms.local import mean_loss
-from leanfed.algorithms.row_structure import one_thread, structure_of
+from leanfed.algorithms.row_structure import structure_of
 from leanfed.algorithms.uploads import Dense
 from leanfed.records import Floats, Ints
 from leanfed.streams import stream, stream_seed

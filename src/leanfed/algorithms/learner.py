@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
@@ -22,6 +23,17 @@ class _Snapshot:
     statistics: Tensor
     features: Tensor  # input of the private part in the last call
     generator: Tensor | None = None  # torch's random state, if the model draws random numbers
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread inside torch, restored afterwards: results must not depend on the caller's setting or the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @final

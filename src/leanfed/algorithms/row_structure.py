@@ -7,8 +7,7 @@ A row belongs to one output of a linear layer or one output channel of a convolu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -105,14 +104,3 @@ def _structure(shared: Shapes, private: Shapes) -> RowStructure:
     of_entry = np.repeat(np.arange(sum(counts)), np.repeat(widths, counts))
     of_private = np.concatenate([np.empty(0, dtype=np.int64), *biases])
     return RowStructure(counts, widths, torch.from_numpy(of_entry), torch.from_numpy(of_private))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, so that sums have one order on every machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
 
 from leanfed.algorithms.contract import Training
+from leanfed.algorithms.learner import one_thread
 from leanfed.algorithms.local import DivergedError
 from leanfed.errors import SettingsError, StorageError
 from leanfed.files import read_json, sha256_of, write_json, write_text
@@ -305,17 +305,6 @@ def _commit() -> str | None:
     return found.stdout.strip()
 
 
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """One thread inside torch, restored afterwards: results must not depend on the caller's setting or the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _rounds(
     experiment: Experiment, engine: Engine, progress: Progress, earlier: pl.DataFrame | None = None
 ) -> Iterator[RoundRecord]:
@@ -358,7 +347,7 @@ def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
     engine, progress = engine_of(settings, world), start(world)
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
-    with one_torch_thread():
+    with one_thread():
         for record in _rounds(experiment, engine, progress):
             rounds.append(record.rounds)
             clients.append(record.clients)
@@ -381,7 +370,7 @@ def _play_in_folder(
         return finish_folder(settings, world, folder, checkpoints.tables(), progress)
     rows: list[dict[str, pl.DataFrame]] = []
     clock = time.perf_counter()
-    with one_torch_thread(), closing(checkpoints):
+    with one_thread(), closing(checkpoints):
         engine = engine_of(settings, world)
         folder.log("engine", name=engine.name, reason=engine.reason)
         earlier = checkpoints.tables()["rounds"] if progress.round else None

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from leanfed.runs.build import Experiment, engine_of, one_torch_thread, prepare
+from leanfed.algorithms.learner import one_thread
+from leanfed.runs.build import Experiment, engine_of, prepare
 from leanfed.runs.settings import Settings
 from leanfed.runs.trial import Trial, round_seconds, shortened, test_samples
 
@@ -21,7 +22,7 @@ def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
     world, plan = experiment.world, experiment.planner.plan(0).plan
     plan = plan if plan.participants else world.plan(0)  # a round may pass without anybody
     engine = engine_of(settings, shortened(world))
-    with one_torch_thread():
+    with one_thread():
         trial = Trial(engine, world, plan)
         seconds = _seconds(experiment, trial, plan.participants)
     state_bytes = BYTES * (world.split.shared_size + world.task.clients * trial.kept)
