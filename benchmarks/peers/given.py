@@ -67,6 +67,6 @@ def reference_weights(method: str, steps: int) -> Flat:
     return found[0]
 
 
-def expected(check: str, given: GivenRound) -> Flat:
-    """The weights that must come out of a round: of a FedAvg in plain PyTorch, or of leanfed's reference engine."""
-    return recomputed(given) if check == "fedavg" else reference_weights(check, given.steps)
+def expected(method: str, given: GivenRound) -> Flat:
+    """The weights that must come out of a round: of FedAvg in plain PyTorch, of other methods on the reference engine."""
+    return recomputed(given) if method == "fedavg" else reference_weights(method, given.steps)

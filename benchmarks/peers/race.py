@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -93,4 +94,9 @@ class Runner:
 
     def _last_words(self) -> str:
         lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        return f"did not run: {' '.join(lines[-1:]).strip() or 'it said nothing'}"
+        return f"did not run: {without_paths(' '.join(lines[-1:])) or 'it said nothing'}"
+
+
+def without_paths(line: str) -> str:
+    """A message that says nothing about the folders of this machine."""
+    return re.sub(r"\s*\(?(?<![\w.])/[\w.+/-]+\)?", "", line).strip()

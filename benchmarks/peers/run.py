@@ -46,7 +46,9 @@ def deviation(found: Flat, wanted: Flat, start: Flat) -> float:
     largest = float(np.abs(found - wanted).max())
     moved = float(np.abs(wanted - start[: len(wanted)]).max())
     if largest > min(TOLERANCE, SHARE * moved):
-        raise NotRun(f"computes something else: a weight is off by {largest:.2g}, and none moves by more than {moved:.2g}")
+        raise NotRun(
+            f"computes something else: a weight is off by {largest:.2g}, and none moves by more than {moved:.2g}"
+        )
     return largest
 
 
@@ -85,6 +87,7 @@ class Race:
         self.schedule = [1, options.warm_up, *[options.rounds] * options.repeats]
         self.envs: Path = options.envs
         self.rows = {contender.name: new_row(contender, steps) for contender in field}
+        self.wanted = {method: expected(method, self.given) for method in {contender.method for contender in field}}
         self.runners: dict[str, Runner] = {}
 
     def start(self, contender: Contender, ends: ExitStack) -> None:
@@ -97,7 +100,7 @@ class Race:
             row["versions"] = runner.versions()
             _, weights = runner.turn()
             start = self.given.flat(self.given.weights)
-            row["deviation"] = deviation(weights, expected(contender.method, self.given), start)
+            row["deviation"] = deviation(weights, self.wanted[contender.method], start)
             runner.turn()
         except NotRun as error:
             row["reason"] = str(error)

@@ -1,6 +1,6 @@
 """Read the results of run.py, and write them as a Markdown table. For the one in README.md:
 
-    python -m benchmarks.peers.table README.md    # fills the space between <!-- peers --> and <!-- /peers -->
+python -m benchmarks.peers.table README.md    # fills the space between <!-- peers --> and <!-- /peers -->
 """
 
 from __future__ import annotations

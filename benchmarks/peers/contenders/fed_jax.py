@@ -16,8 +16,9 @@ Weights = Mapping[str, jax.Array]
 
 
 def pooled(images: jax.Array) -> jax.Array:
-    """The largest of every 2x2 pixels."""
-    return lax.reduce_window(images, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    """The largest of every 2x2 pixels; faster on a processor than `lax.reduce_window`, whose gradient scatters."""
+    count, height, width, channels = images.shape
+    return images.reshape(count, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
 
 
 def logits(weights: Weights, images: jax.Array) -> jax.Array:

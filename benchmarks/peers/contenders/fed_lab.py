@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from benchmarks.peers.contenders import vision  # noqa: F401  (first: FedLab cannot be imported without torchvision)
 from benchmarks.peers.lenet import Batches, batches_of, flat_weights, one_thread, started
 from benchmarks.peers.turns import GivenRound, Turns, given_round
 from fedlab.contrib.algorithm.fedavg import FedAvgSerialClientTrainer, FedAvgServerHandler

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-import leanfed
 from benchmarks.peers.turns import Turns
+
+import leanfed
 from leanfed.rounds.loop import RoundRecord
 
 
