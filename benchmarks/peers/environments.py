@@ -1,4 +1,4 @@
-"""A virtual environment for every contender that is installed, kept between calls while its requirements stay the same."""
+"""A virtual environment for every contender that is installed, kept while its requirements stay the same."""
 
 from __future__ import annotations
 

@@ -68,5 +68,5 @@ def reference_weights(method: str, steps: int) -> Flat:
 
 
 def expected(method: str, given: GivenRound) -> Flat:
-    """The weights that must come out of a round: of FedAvg in plain PyTorch, of other methods on the reference engine."""
+    """The weights that must come out of a round: FedAvg in plain PyTorch, other methods on the reference engine."""
     return recomputed(given) if method == "fedavg" else reference_weights(method, given.steps)

@@ -1,4 +1,4 @@
-"""LeNet-5 in plain PyTorch, as leanfed's, and one client's local steps: for contenders that leave both to their user."""
+"""LeNet-5 in plain PyTorch, as leanfed's, and a client's local steps: for contenders that leave them to the user."""
 
 from __future__ import annotations
 

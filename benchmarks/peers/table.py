@@ -40,7 +40,7 @@ def provisional(results: Results) -> bool:
 
 
 def peers_table(results: Results) -> str:
-    """Contenders x numbers of local steps: milliseconds of a round, and how many times leanfed's; then the conditions."""
+    """Contenders x local steps: milliseconds of a round, and how many times leanfed's; below, the conditions."""
     steps = results["settings"]["local_steps"]
     by_name: dict[str, dict[int, Mapping[str, Any]]] = {}
     for row in results["rows"]:
@@ -79,8 +79,8 @@ def _conditions(results: Results) -> str:
     text = (
         f"LeNet-5 ({settings['weights']:,} weights), {settings['clients']} clients that all take part, batches of "
         f"{settings['batch_size']}; one core of {machine['cores']} ({machine['processor']}); median of "
-        f"{settings['repeats']} turns of {settings['rounds_per_turn']} rounds; every row computes the same weights as a "
-        f"loop in plain PyTorch (`flpdsp`: as the reference engine) to within {settings['tolerance']:g}."
+        f"{settings['repeats']} turns of {settings['rounds_per_turn']} rounds; every row computes the weights of a "
+        f"loop in plain PyTorch (`flpdsp`: of the reference engine) to within {settings['tolerance']:g}."
     )
     if provisional(results):
         text += f" Provisional: the machine was busy (load average {load['start'][0]:.1f} before the start)."

@@ -1,4 +1,4 @@
-"""python -m benchmarks.peers.contenders NAME [ARGUMENT...]: one contender, started by run.py in an environment of its own.
+"""python -m benchmarks.peers.contenders NAME [ARGUMENT...]: one contender, as run.py starts it in its environment.
 
 The module is imported rather than run, so that other processes of its framework can import it too.
 """
