@@ -175,37 +175,43 @@ def options() -> argparse.Namespace:
     return given
 
 
+def conditions(given: argparse.Namespace, local_steps: list[int], weights: int) -> dict[str, Any]:
+    """What was measured."""
+    return {
+        "dataset": "mnist-5k",
+        "model": "lenet5",
+        "weights": weights,
+        "clients": CLIENTS,
+        "batch_size": BATCH,
+        "learning_rate": LEARNING_RATE,
+        "local_steps": local_steps,
+        "repeats": given.repeats,
+        "rounds_per_turn": given.rounds,
+        "warm_up_rounds": 1 + given.warm_up,
+        "tolerance": TOLERANCE,
+    }
+
+
 def main() -> None:
+    """Race after race; the file is written after each, so that a stop loses only the race that it ends."""
     given = options()
     given.envs = make_folder(given.envs.resolve())
-    field = tuple(contender for contender in FIELD if given.only is None or contender.name in given.only)
-    load, rows = {"start": os.getloadavg()}, []
-    with tempfile.TemporaryDirectory(prefix="leanfed-peers-") as folder:
-        for steps in given.local_steps:
-            race = Race(field, steps, given, Path(folder))
-            weights = sum(value.size for value in race.given.weights.values())
-            rows += race.run(field)
-    results = {
-        "format": FORMAT,
-        "machine": machine(),
-        "load_average": {**load, "end": os.getloadavg()},
-        "settings": {
-            "dataset": "mnist-5k",
-            "model": "lenet5",
-            "weights": weights,
-            "clients": CLIENTS,
-            "batch_size": BATCH,
-            "learning_rate": LEARNING_RATE,
-            "local_steps": given.local_steps,
-            "repeats": given.repeats,
-            "rounds_per_turn": given.rounds,
-            "warm_up_rounds": 1 + given.warm_up,
-            "tolerance": TOLERANCE,
-        },
-        "rows": summarised(rows),
-    }
     make_folder(given.out.parent)
-    write_json(given.out, results)
+    field = tuple(contender for contender in FIELD if given.only is None or contender.name in given.only)
+    before, rows = os.getloadavg(), []
+    with tempfile.TemporaryDirectory(prefix="leanfed-peers-") as folder:
+        for number, steps in enumerate(given.local_steps, start=1):
+            race = Race(field, steps, given, Path(folder))
+            rows += race.run(field)
+            weights = sum(value.size for value in race.given.weights.values())
+            results = {
+                "format": FORMAT,
+                "machine": machine(),
+                "load_average": {"start": before, "end": os.getloadavg()},
+                "settings": conditions(given, given.local_steps[:number], weights),
+                "rows": summarised(rows),
+            }
+            write_json(given.out, results)
     print(peers_table(results))
 
 
