@@ -18,12 +18,13 @@ from hypothesis import settings as budget
 
 from leanfed.errors import LeanfedError
 from leanfed.runs.settings import Settings
-from tests.chaos.commands import Answer, command
+from tests.chaos.commands import Answer, command, kinds
 from tests.chaos.counts import COUNTS, record
 from tests.chaos.generated import settings
 
 LIMIT_S = 60.0
-SHORT_S = 1.0  # of a round that is also run, as the dry run estimates it
+CHUNK = 500  # settings after which the counts are written
+SHORT_S = 5.0  # of a round that is also run, as the dry run estimates it
 ONLY_DRAWN = (Phase.generate,)  # what is wrong is not made smaller
 VERBS = ("compare", "report", "resume", "plan")
 
@@ -73,6 +74,10 @@ class Draws:
             print(f"{what}: {json.dumps(values)}: {answer.trouble}", flush=True)
         return answer
 
+    def report(self) -> dict[str, Any]:
+        """The counts, and how many troubles there are of each kind."""
+        return {**dict(sorted(self.counts.items())), "found": kinds(self.wrong)}
+
 
 def draw(cases: int, start: int, checked: Draws) -> None:
     """Check so many settings; which ones follows from `start`."""
@@ -92,17 +97,15 @@ def main() -> None:
     """Draw many settings and record the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--every", type=int, default=20, help="one in so many of the settings that are taken is tried")
+    parser.add_argument("--every", type=int, default=40, help="one in so many of the settings that are taken is tried")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=COUNTS, help="where the counts go")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="leanfed-draws-") as folder:
         checked = Draws(Path(folder), options.every)
-        draw(options.cases, options.seed, checked)
-    found = {kind: sum(text.startswith(f"{kind}:") for text in checked.wrong) for kind in ("raw", "hung")}
-    record(
-        "settings", "python -m tests.chaos.draws", {**dict(sorted(checked.counts.items())), "found": found}, options.out
-    )
+        for first in range(0, options.cases, CHUNK):
+            draw(min(CHUNK, options.cases - first), options.seed + first, checked)
+            record("settings", "python -m tests.chaos.draws", checked.report(), options.out)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from tests.stops import Stop, stop_after
 
 ROUNDS, STOPPED = 3, 2
 LIMIT_S = 60.0
-PICTURE = 200
+PICTURE = 200  # one in so many comparisons draws one
+CHUNK = 50  # folders after which the counts are written
 VERBS = ("compare", "report", "plan", "run", "resume")
 
 
@@ -96,21 +97,21 @@ def main() -> None:
     """Damage many folders and record the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=2_000)
-    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--out", type=Path, default=COUNTS, help="where the counts go")
     options = parser.parse_args()
     codes: Counter[str] = Counter()
-    wrong = []
+    wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="leanfed-folders-") as root:
         wholes, runs = whole_folders(Path(root)), beside(Path(root))
-        for case in range(options.first, options.first + options.cases):
+        for case in range(options.cases):
             for what, answer in answers(case, wholes, runs):
                 codes[f"{what.rpartition(' ')[2]} {answer.code}"] += 1
                 if answer.trouble is not None:
                     wrong.append(answer.trouble)
                     print(what, answer.trouble, flush=True)
-    counts = {"folders": options.cases, "exit_codes": dict(sorted(codes.items())), "found": kinds(wrong)}
-    record("folders", "python -m tests.chaos.folders", counts, options.out)
+            if (case + 1) % CHUNK == 0 or case + 1 == options.cases:
+                counts = {"folders": case + 1, "exit_codes": dict(sorted(codes.items())), "found": kinds(wrong)}
+                record("folders", "python -m tests.chaos.folders", counts, options.out)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def test_some_settings_are_taken_or_refused_and_run_or_say_why_not(tmp_path: Pat
 
 @pytest.mark.slow
 def test_ten_thousand_settings_are_taken_or_refused_and_run_or_say_why_not(tmp_path: Path) -> None:
-    checked = Draws(tmp_path, every=20)
+    checked = Draws(tmp_path, every=40)
     draw(10_000, 0, checked)
     assert checked.wrong == []
     assert checked.counts["settings"] == 10_000

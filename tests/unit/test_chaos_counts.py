@@ -13,6 +13,7 @@ COUNTS: dict[str, dict[str, Any]] = json.loads((ROOT / "results" / "chaos" / "co
 SECURITY = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
 SAID = {
     "walk": lambda counts: f"{counts['walked']:,} faults in four kinds of runs of six rounds",
+    "kills": lambda counts: f"{counts['kills']:,} kills at random instants, {counts['unborn']:,} of them before",
 }
 
 
