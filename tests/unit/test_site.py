@@ -93,6 +93,9 @@ def test_the_python_page_has_every_public_name(site: Path) -> None:
     for name, module in leanfed._PUBLIC.items():
         assert f'id="{module}.{name}"' in page
         assert f"leanfed.{name}" in page
+    for shown in (page, (site / "reference/contracts.html").read_text(encoding="utf-8")):
+        assert '<span class="gp">&gt;&gt;&gt; </span>' in shown  # examples are code,
+        assert "<blockquote>" not in shown  # and no quotations
 
 
 def test_the_run_folder_page_has_every_file_and_column(site: Path) -> None:
