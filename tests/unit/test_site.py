@@ -147,6 +147,15 @@ def test_formulas_are_drawn_outside_code_only() -> None:
     assert "$HOME $x$" in text
 
 
+def test_the_start_page_shows_the_committed_demo() -> None:
+    page = " ".join((DOCS / "start.md").read_text(encoding="utf-8").split())
+    for run in json.loads((ROOT / "results/demo/comparison.json").read_text(encoding="utf-8"))["runs"]:
+        numbers = (f"{run[name]:.4f}" for name in ("accuracy", "worst_decile", "majority_guess"))
+        assert f"{run['name']} {run['rounds']} {' '.join(numbers)}" in page
+        reached = run["sustained_time_to_accuracy"]["0.8"]
+        assert reached is None or f"after {reached['latency_s']:.1f}" in page
+
+
 def test_the_search_index_is_beside_the_pages(site: Path) -> None:
     index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
     assert any("worst decile" in entry["text"].lower() for entry in index["docs"])
