@@ -93,6 +93,9 @@ def test_the_python_page_has_every_public_name(site: Path) -> None:
     for name, module in leanfed._PUBLIC.items():
         assert f'id="{module}.{name}"' in page
         assert f"leanfed.{name}" in page
+    for shown in (page, (site / "reference/contracts.html").read_text(encoding="utf-8")):
+        assert '<span class="gp">&gt;&gt;&gt; </span>' in shown  # examples are code,
+        assert "<blockquote>" not in shown  # and no quotations
 
 
 def test_the_run_folder_page_has_every_file_and_column(site: Path) -> None:
@@ -142,6 +145,15 @@ def test_formulas_are_drawn_outside_code_only() -> None:
     assert text.startswith("<math")
     assert "`$5`" in text
     assert "$HOME $x$" in text
+
+
+def test_the_start_page_shows_the_committed_demo() -> None:
+    page = " ".join((DOCS / "start.md").read_text(encoding="utf-8").split())
+    for run in json.loads((ROOT / "results/demo/comparison.json").read_text(encoding="utf-8"))["runs"]:
+        numbers = (f"{run[name]:.4f}" for name in ("accuracy", "worst_decile", "majority_guess"))
+        assert f"{run['name']} {run['rounds']} {' '.join(numbers)}" in page
+        reached = run["sustained_time_to_accuracy"]["0.8"]
+        assert reached is None or f"after {reached['latency_s']:.1f}" in page
 
 
 def test_the_search_index_is_beside_the_pages(site: Path) -> None:
