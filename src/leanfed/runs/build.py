@@ -51,6 +51,7 @@ from leanfed.runs.describe import describe_world, write_devices
 from leanfed.runs.outcome import Run
 from leanfed.runs.read import read
 from leanfed.runs.settings import Settings
+from leanfed.runs.trackers import check_trackers, tracking
 from leanfed.runs.watching import Listener, round_bar, somebody_looks
 from leanfed.simulation.choose import choose_engine
 from leanfed.tasks.arrays import Rows
@@ -96,8 +97,9 @@ def run(
         with _heard(settings, listen, progress) as hear:
             return _play_in_memory(experiment, hear)
     check_free(Path(out))
+    check_trackers(settings.run.track)
     experiment = prepare(settings, data_dir, scratch=Path(out))
-    with new_run_folder(Path(out)) as folder, _heard(settings, listen, progress) as hear:
+    with new_run_folder(Path(out)) as folder, _heard(settings, listen, progress, folder.path) as hear:
         if given is not None:
             write_text(folder.given, given)
         describe(folder, experiment)
@@ -106,12 +108,21 @@ def run(
 
 
 @contextmanager
-def _heard(settings: Settings, listen: Listener | None, progress: bool | None) -> Iterator[Listener]:
-    """What is called after every round: the listener, a bar, or both."""
+def _heard(
+    settings: Settings,
+    listen: Listener | None,
+    progress: bool | None,
+    folder: Path | None = None,
+    *,
+    resumed: bool = False,
+) -> Iterator[Listener]:
+    """What is called after every round: the trackers of the settings, and a bar, the listener, or both."""
     show = listen is None and somebody_looks() if progress is None else progress
-    with round_bar(settings.name, settings.rounds) if show else nullcontext(_ignore) as bar:
+    bars = round_bar(settings.name, settings.rounds) if show else nullcontext(_ignore)
+    with tracking(settings, folder, resumed) as track, bars as bar:
 
         def hear(record: RoundRecord) -> None:
+            track(record)
             bar(record)
             if listen is not None:
                 listen(record)
@@ -173,7 +184,7 @@ def resume(
         if not any(folder.read_events()):  # killed before its first word
             _log_start(folder, settings, experiment)
         folder.log("resume")
-        with _heard(settings, listen, progress) as hear:
+        with _heard(settings, listen, progress, folder.path, resumed=True) as hear:
             return _play_in_folder(experiment, folder, hear, notify)
 
 

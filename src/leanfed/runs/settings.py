@@ -39,6 +39,7 @@ from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.privacy import Privacy
 from leanfed.rounds.probing import TheorySettings, why_no_bound
 from leanfed.rounds.selection import SELECTIONS, Participation
+from leanfed.runs.trackers import TrackSettings
 from leanfed.simulation.choose import AUTO
 from leanfed.tasks.task import TaskSettings
 
@@ -70,6 +71,8 @@ class RunSettings(Section):
     """The same for the uploads of all clients."""
     keep_weights: bool = True
     """Write the final weights of the server and of every client; with many large heads they take gigabytes."""
+    track: TrackSettings = Field(default_factory=TrackSettings)
+    """Trackers that hear of every round."""
 
     def limits(self) -> dict[str, float]:
         """What the run may spend, by column of the rounds table."""
