@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from leanfed.charts.palette import ON_DARK, OUR_DASH, method_look
 from leanfed.errors import StorageError
 from leanfed.quantities import SCHEMA, costs, guess_of, main_score, scores
 from leanfed.report import measured, parts, planned
@@ -32,11 +34,13 @@ FIGURES = {
     "labels": parts.labels_part,
     "solver": planned.solver_part,
 }
+PAGE_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot") * 3
 SOURCES = {
     "paper": "as in the paper",
     "estimated": "estimated from the paper's results or on a run",
     "assumed": "assumed, because the paper leaves it open or its value does not reach its results",
     "chosen": "chosen for this run",
+    "default": "left as it is when nothing is said",
 }
 
 
@@ -70,7 +74,7 @@ def report_data(
         "scores": _scores(main, curves),
         "counts": parts.counts(),
         "sources": SOURCES,
-        "groups": [_group(group, runs) for group in groups],
+        "groups": _looks([_group(group, runs) for group in groups]),
         "runs": shown,
         "bands": _bands(groups, curves),
         "targets": [
@@ -175,12 +179,31 @@ def _group(group: Group, runs: Sequence[RunFiles]) -> dict[str, Any]:
     return {
         "label": group.label,
         "runs": list(group.members),
-        "method": METHOD_NAMES.get(algorithm, algorithm),
+        "method": _method(first, algorithm),
         "dataset": dataset_name(first.setting("task.dataset", None)),
         "model": first.setting("task.model", None),
         "partition": partition_name(first),
         "clients": first.clients,
     }
+
+
+def _method(run: RunFiles, algorithm: str) -> str:
+    """The method's name, with its form where it is planned."""
+    if algorithm == "flpdsp" and run.setting("allocation.rule", "own") == "joint":
+        return f"FLPDSP-OPT {run.setting('allocation.form', 'fast')}"
+    return METHOD_NAMES.get(algorithm, algorithm)
+
+
+def _looks(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Groups with the colours of their methods; a second group of a method has its colour and another dash."""
+    met: Counter[str] = Counter()
+    for group in groups:
+        look = method_look(group["label"], method=group["method"])
+        if look is not None:
+            dash = PAGE_DASHES[(look.dash != OUR_DASH) + met[look.colour]]
+            met[look.colour] += 1
+            group["look"] = {"colour": look.colour, "dark": ON_DARK.get(look.colour, look.colour), "dash": dash}
+    return groups
 
 
 def _bands(groups: Sequence[Group], curves: Sequence[RunCurve | None]) -> list[dict[str, Any]]:
@@ -269,5 +292,5 @@ def _title(groups: Sequence[Group], runs: Sequence[RunFiles]) -> str:
     names = [group.label for group in groups]
     if len(names) == 1:
         return f"{names[0]} on {dataset_name(runs[0].setting('task.dataset', None)) or 'unknown data'}"
-    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{len(runs)} runs: {listed}"
+    sets = sorted({f"{dataset_name(run.setting('task.dataset', None)) or 'unknown data'}" for run in runs})
+    return f"{len(names)} methods on {' and '.join(sets[:2])}{' and others' if len(sets) > 2 else ''}"
