@@ -15,7 +15,7 @@ from leanfed.errors import StorageError
 from leanfed.quantities import SCHEMA, costs, guess_of, main_score, scores
 from leanfed.report import measured, parts, planned
 from leanfed.report.curves import RunCurve, band, costs_of, final_values, mean_of, metrics, run_curve
-from leanfed.report.groups import METHOD_NAMES, Group, dataset_name, group_runs, partition_name
+from leanfed.report.groups import Group, dataset_name, group_runs, method_name, partition_name
 from leanfed.report.packing import clean
 from leanfed.report.published import Published, differences
 from leanfed.report.read import Flaw, Lacking, RunFiles, read_run
@@ -179,19 +179,14 @@ def _group(group: Group, runs: Sequence[RunFiles]) -> dict[str, Any]:
     return {
         "label": group.label,
         "runs": list(group.members),
-        "method": _method(first, algorithm),
+        "method": method_name(
+            algorithm, first.setting("allocation.rule", "own"), first.setting("allocation.form", "fast")
+        ),
         "dataset": dataset_name(first.setting("task.dataset", None)),
         "model": first.setting("task.model", None),
         "partition": partition_name(first),
         "clients": first.clients,
     }
-
-
-def _method(run: RunFiles, algorithm: str) -> str:
-    """The method's name, with its form where it is planned."""
-    if algorithm == "flpdsp" and run.setting("allocation.rule", "own") == "joint":
-        return f"FLPDSP-OPT {run.setting('allocation.form', 'fast')}"
-    return METHOD_NAMES.get(algorithm, algorithm)
 
 
 def _looks(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
