@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from leanfed.charts.curves import COLOURS
+from leanfed.charts.palette import COLOURS, NEUTRAL, method_look
 from leanfed.files import make_folder, write_atomically
 from leanfed.records import Floats
 
@@ -47,7 +47,8 @@ class Series:
     y: Floats
     low: Floats | None = None
     high: Floats | None = None
-    look: int | None = None  # number of its colour; by position if it is not given
+    look: int | None = None  # number of its colour where it is no method's; by position if it is not given
+    method: str = ""  # by its registered name
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ def draw_lines(
     x_label: str,
     y_label: str,
     *,
-    floor: float | None = None,
+    floor: float | tuple[float, float] | None = None,
     shaded: float = 0.0,
     guess: str = "majority guess",
 ) -> None:
@@ -74,15 +75,19 @@ def draw_lines(
     labels = [line.label for line in series] + [guess] * (floor is not None) + ["worst decile"] * bool(shaded)
     with _picture(path, rows=1, legend=labels) as axes:
         for number, line in enumerate(series):
-            look = number if line.look is None else line.look
+            look, known = number if line.look is None else line.look, method_look(line.label, method=line.method)
             colour, dash = COLOURS[look % len(COLOURS)], DASHES[look % len(DASHES)]
+            colour, dash = (colour, dash) if known is None else (known.colour, known.dash)
             axes[0].plot(line.x, line.y, color=colour, linestyle=dash, label=line.label)
             if line.low is not None and line.high is not None:
                 axes[0].fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
         if floor is not None:
-            axes[0].axhline(floor, color="0.45", linestyle=(0, (4, 3)), linewidth=0.8, label=guess, zorder=1)
+            low, high = floor if isinstance(floor, tuple) else (floor, floor)
+            if high > low:
+                axes[0].axhspan(low, high, color="0.45", alpha=0.16, linewidth=0, zorder=0)
+            axes[0].axhline((low + high) / 2, color="0.45", linestyle=(0, (4, 3)), linewidth=0.8, label=guess, zorder=1)
         if shaded:
-            axes[0].axvspan(0, shaded, color=COLOURS[1], alpha=0.12, linewidth=0, label="worst decile")
+            axes[0].axvspan(0, shaded, color=NEUTRAL[0], alpha=0.14, linewidth=0, label="worst decile")
         if all(float(x).is_integer() for line in series for x in line.x):  # rounds: no ticks between them
             axes[0].locator_params(axis="x", integer=True)
         _finish(axes[0], x_label, y_label)
@@ -103,7 +108,7 @@ def draw_bars(
             values = np.nan_to_num(np.asarray(given, dtype=float))
             shift = 0.0 if stacked else (number - (count - 1) / 2) * height
             look: dict[str, Any] = {
-                "color": COLOURS[number],
+                "color": NEUTRAL[number % len(NEUTRAL)],
                 "hatch": HATCHES[number % len(HATCHES)],
                 "edgecolor": "white",
             }
@@ -128,21 +133,26 @@ def draw_maps(path: Path, maps: Sequence[Map], x_label: str, y_label: str) -> No
                 mesh, ax=place, label=drawn.label, pad=0.02, extend="max" if most > high else "neither"
             )
             place.set(ylabel=y_label)
+            for which, centres in (("x", drawn.x), ("y", drawn.y)):
+                if np.all(centres == np.round(centres)):  # clients and rounds: no ticks between them
+                    place.locator_params(axis=which, integer=True)
+            if low == 0.0 and high == 2.0 * most:
+                place.text(0.5, 0.5, f"{most:g} throughout", transform=place.transAxes, ha="center", color="white")
         axes[-1].set(xlabel=x_label)
 
 
 def _limits(values: Floats) -> tuple[float, float, float]:
     """The lower and upper end of the colours, and the largest entry.
 
-    A constant matrix is shown between 0 and 1, or 0 and twice its value; a few entries far above all others are clipped
-    so that the others can still be distinguished.
+    A constant matrix is shown between 0 and twice its value; a few entries far above all others are clipped so that the
+    others can still be distinguished.
     """
     known = values[np.isfinite(values)]
     if not known.size:
         return 0.0, 1.0, 1.0
     low, high, most = float(known.min()), float(np.quantile(known, 0.95)), float(known.max())
     if most - low <= 1e-6 * max(abs(most), 1e-9):
-        return 0.0, 1.0 if most <= 1.0 else 2.0 * most, most
+        return 0.0, 2.0 * most if most > 0.0 else 1.0, most
     return (low, high, most) if most > 3.0 * high > 3.0 * low else (low, most, most)
 
 

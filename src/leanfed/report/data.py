@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from leanfed.charts.palette import ON_DARK, OUR_DASH, method_look
 from leanfed.errors import StorageError
 from leanfed.quantities import SCHEMA, costs, guess_of, main_score, scores
 from leanfed.report import measured, parts, planned
 from leanfed.report.curves import RunCurve, band, costs_of, final_values, mean_of, metrics, run_curve
-from leanfed.report.groups import METHOD_NAMES, Group, dataset_name, group_runs, partition_name
+from leanfed.report.groups import Group, dataset_name, group_runs, method_name, partition_name
 from leanfed.report.packing import clean
 from leanfed.report.published import Published, differences
 from leanfed.report.read import Flaw, Lacking, RunFiles, read_run
@@ -32,11 +34,13 @@ FIGURES = {
     "labels": parts.labels_part,
     "solver": planned.solver_part,
 }
+PAGE_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot") * 3
 SOURCES = {
     "paper": "as in the paper",
     "estimated": "estimated from the paper's results or on a run",
     "assumed": "assumed, because the paper leaves it open or its value does not reach its results",
     "chosen": "chosen for this run",
+    "default": "left as it is when nothing is said",
 }
 
 
@@ -70,7 +74,7 @@ def report_data(
         "scores": _scores(main, curves),
         "counts": parts.counts(),
         "sources": SOURCES,
-        "groups": [_group(group, runs) for group in groups],
+        "groups": _looks([_group(group, runs) for group in groups]),
         "runs": shown,
         "bands": _bands(groups, curves),
         "targets": [
@@ -175,12 +179,26 @@ def _group(group: Group, runs: Sequence[RunFiles]) -> dict[str, Any]:
     return {
         "label": group.label,
         "runs": list(group.members),
-        "method": METHOD_NAMES.get(algorithm, algorithm),
+        "method": method_name(
+            algorithm, first.setting("allocation.rule", "own"), first.setting("allocation.form", "fast")
+        ),
         "dataset": dataset_name(first.setting("task.dataset", None)),
         "model": first.setting("task.model", None),
         "partition": partition_name(first),
         "clients": first.clients,
     }
+
+
+def _looks(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Groups with the colours of their methods; a second group of a method has its colour and another dash."""
+    met: Counter[str] = Counter()
+    for group in groups:
+        look = method_look(group["label"], method=group["method"])
+        if look is not None:
+            dash = PAGE_DASHES[(look.dash != OUR_DASH) + met[look.colour]]
+            met[look.colour] += 1
+            group["look"] = {"colour": look.colour, "dark": ON_DARK.get(look.colour, look.colour), "dash": dash}
+    return groups
 
 
 def _bands(groups: Sequence[Group], curves: Sequence[RunCurve | None]) -> list[dict[str, Any]]:
@@ -269,5 +287,5 @@ def _title(groups: Sequence[Group], runs: Sequence[RunFiles]) -> str:
     names = [group.label for group in groups]
     if len(names) == 1:
         return f"{names[0]} on {dataset_name(runs[0].setting('task.dataset', None)) or 'unknown data'}"
-    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{len(runs)} runs: {listed}"
+    sets = sorted({f"{dataset_name(run.setting('task.dataset', None)) or 'unknown data'}" for run in runs})
+    return f"{len(names)} methods on {' and '.join(sets[:2])}{' and others' if len(sets) > 2 else ''}"

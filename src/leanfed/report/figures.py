@@ -50,13 +50,14 @@ def _line(data: Data, band: Mapping[str, Any]) -> Series:
     group = data["groups"][band["group"]]
     x, mean, low, high = (unpacked(band[name]) for name in ("x", "mean", "low", "high"))
     several = len(group["runs"]) > 1
-    return Series(_text(group["label"]), x, mean, low if several else None, high if several else None, band["group"])
+    edges = (low, high) if several else (None, None)
+    return Series(_text(group["label"]), x, mean, *edges, band["group"], group["method"])
 
 
-def _floor(data: Data) -> float | None:
-    """The score of the best constant guess, if it is the same for all runs."""
-    guesses = {run["final"][data["main"]["guess"]] for run in data["runs"]}
-    return guesses.pop() if len(guesses) == 1 else None
+def _floor(data: Data) -> tuple[float, float] | None:
+    """The lowest and the highest score of the best constant guess over the runs."""
+    known = [guess for run in data["runs"] if (guess := run["final"][data["main"]["guess"]]) is not None]
+    return (min(known), max(known)) if known else None
 
 
 def _means(data: Data, part: str, of: Any) -> tuple[list[str], list[dict[str, float]]]:
@@ -108,7 +109,7 @@ def _clients(data: Data, folder: Path, kind: str) -> list[Path]:
         if ranked:
             x, values = 100.0 * (np.arange(len(ranked[0])) + 0.5) / len(ranked[0]), np.stack(ranked)
             low, high = (values.min(axis=0), values.max(axis=0)) if len(ranked) > 1 else (None, None)
-            lines.append(Series(_text(group["label"]), x, values.mean(axis=0), low, high, number))
+            lines.append(Series(_text(group["label"]), x, values.mean(axis=0), low, high, number, group["method"]))
     if not lines:
         return []
     draw_lines(folder / f"clients.{kind}", lines, "clients, worst first [%]", data["main"]["picture"], shaded=10.0)

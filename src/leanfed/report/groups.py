@@ -24,6 +24,16 @@ METHOD_NAMES = {
 DATASET_NAMES = {"mnist": "MNIST", "mnist-5k": "MNIST-5k", "cifar10": "CIFAR-10", "svhn": "SVHN", "mrpc": "MRPC"}
 
 
+def method_name(algorithm: str, rule: object = "own", form: object = "fast") -> str:
+    """The usual spelling of a method's name, with its form where its rounds are planned.
+
+    >>> method_name("flpdsp", "joint", "safe"), method_name("fedper")
+    ('FLPDSP-OPT safe', 'FedPer')
+    """
+    planned = algorithm == "flpdsp" and rule == "joint"
+    return f"FLPDSP-OPT {form}" if planned else METHOD_NAMES.get(algorithm, algorithm)
+
+
 @dataclass(frozen=True)
 class Group:
     """Runs of one experiment, by their positions in the list of runs."""

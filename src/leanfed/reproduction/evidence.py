@@ -175,6 +175,7 @@ def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
         )
         for name in wanted
     ]
+    title = entry.title.replace("against latency", "against simulated time")  # as the axis has it
     for ending in ("png", "pdf"):
-        # Three in a row leave no place empty, nor do four in two rows.
-        draw_panels(folder / f"figure.{ending}", panels, title=entry.title, columns=3 if len(panels) == 3 else 2)
+        # Three in a row leave no place empty, nor do four in two rows; of six places the sixth takes the legend.
+        draw_panels(folder / f"figure.{ending}", panels, title=title, columns=3 if len(panels) in (3, 5, 6) else 2)

@@ -203,20 +203,36 @@ def spent_so_far(rounds: pl.DataFrame, quantity: Quantity, cost: Cost) -> pl.Ser
 def draw_comparison(
     runs: Sequence[ComparedRun], path: Path, axes: Sequence[str] | None = None, *, loss: bool = True
 ) -> None:
-    """The main score (and the loss) against every cost that is plotted; the floor is drawn where all runs share it."""
-    floors = {round(run.majority_guess, 6) for run in runs}
-    floor = floors.pop() if len(floors) == 1 and not any(map(math.isnan, floors)) else None
+    """The main score (and the loss) against every cost that is plotted: means over seeds with bands, and the guess."""
+    floors = [run.majority_guess for run in runs if not math.isnan(run.majority_guess)]
+    floor = (min(floors), max(floors)) if floors else None
     known = {axis: cost.picture for axis, (_, cost) in costs(plotted=True).items()}
     axes = [axis for axis in axes or known if any(axis in run.spent for run in runs)]
-    main = runs[0].main
+    main, groups = runs[0].main, grouped(runs)
     more = [name for name in ("f1", "rmse", "perplexity") if all(run.score(name) for run in runs)]
     wanted = list(dict.fromkeys([main, *(["loss"] if loss else []), *more]))
     panels = []
     for score in wanted:
-        lines = [(run, run.score(score)) for run in runs if run.score(score)]
         for axis in axes:
-            curves = [Curve(run.name, run.spent[axis], values) for run, values in lines if axis in run.spent]
+            curves = [curve for group in groups if (curve := _group_curve(group, score, axis)) is not None]
             label = scores()[score][1].picture
             guess = SCHEMA[guess_of(main)].label
             panels.append(Panel(curves, known[axis], label, floor if score == main else None, floor_label=guess))
     draw_panels(path, panels, title="The clients' own models on their own test sets", columns=len(axes))
+
+
+def _group_curve(group: ComparedGroup, score: str, axis: str) -> Curve | None:
+    """The mean over seeds of a score at the first seed's costs, as far as all seeds go, in a band of all of them."""
+    members = [(run.spent[axis], run.score(score)) for run in group.runs if axis in run.spent and run.score(score)]
+    if not members:
+        return None
+    label = group.name if len(members) == 1 else f"{group.name} ({len(members)} seeds)"
+    if len(members) == 1:
+        return Curve(label, *members[0])
+    rows = [(x, [score_at(spent, values, x) for spent, values in members]) for x in members[0][0]]
+    whole = [(x, [value for value in row if value is not None]) for x, row in rows if None not in row]
+    if not whole:
+        return Curve(label, *members[0])
+    x, values = [x for x, _ in whole], [row for _, row in whole]
+    mean = [sum(row) / len(row) for row in values]
+    return Curve(label, x, mean, low=[min(row) for row in values], high=[max(row) for row in values])

@@ -69,10 +69,27 @@ OURS: Final[dict[str, tuple[Any, str]]] = {
 
 
 def sources(settings: Settings) -> dict[str, dict[str, str]]:
-    """`section.key` -> its source (paper, estimated, assumed, chosen) and what the setting means."""
+    """`section.key` -> its source (paper, estimated, assumed, chosen, default) and what the setting means."""
     values = dict(leaves(settings.resolved()))
-    meanings = dict(_meanings(settings))
-    return {key: {"source": source_of(key, values[key]), "meaning": meanings.get(key, "")} for key in values}
+    meanings, untouched = dict(_meanings(settings)), set(_untouched(settings))
+    found = {key: source_of(key, values[key]) for key in values}
+    return {
+        key: {
+            "source": "default" if source == "chosen" and key in untouched else source,
+            "meaning": meanings.get(key, ""),
+        }
+        for key, source in found.items()
+    }
+
+
+def _untouched(section: BaseModel, prefix: str = "") -> Iterator[str]:
+    """The keys of settings that have the value they have when nothing is said."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _untouched(value, f"{prefix}{name}.")
+        elif not field.is_required() and value == field.get_default(call_default_factory=True):
+            yield f"{prefix}{name}"
 
 
 def source_of(key: str, value: Any) -> str:

@@ -44,7 +44,7 @@ class Processes:
 
     def __init__(self, data_dir: Path | None = None) -> None:
         self._started: dict[Path, Started] = {}
-        self._data_dir = data_dir
+        self.data_dir = data_dir
 
     def starting(self, folder: Path) -> bool:
         """Whether a process that we started is still working on this run."""
@@ -67,17 +67,25 @@ class Processes:
         owner = lock_owner(folder.path)
         if owner is not None or self.starting(folder.path):
             raise BusyError(f"{folder.path.name} is being run already{f' by {owner}' if owner else ''}.")
-        where = [] if self._data_dir is None else ["--data-dir", str(self._data_dir)]
+        self._begin(folder.path, "resume", str(folder.path.resolve()))
+
+    def start(self, settings: Path, folder: Path) -> None:
+        """Start `leanfed run` on settings that were checked."""
+        self._begin(folder, "run", str(settings), "--out", str(folder.resolve()))
+
+    def _begin(self, folder: Path, *words: str) -> None:
+        """Start a process that outlives this one; its output is kept for as long as it may fail."""
+        where = [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
         messages = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process may write
         process = subprocess.Popen(
-            command("leanfed.cli", "resume", str(folder.path.resolve()), "--json", *where),
+            command("leanfed.cli", *words, "--json", *where),
             env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=messages,
             start_new_session=True,  # so that Ctrl-C on the server does not stop the run
         )
-        self._started[folder.path] = Started(process, messages)
+        self._started[folder] = Started(process, messages)
 
     def stop(self, folder: RunFolder) -> None:
         """Ask the run's process to end; refuses if that would end more than the run."""

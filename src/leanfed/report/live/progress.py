@@ -12,7 +12,7 @@ from typing import Any
 
 from leanfed.errors import LeanfedError
 from leanfed.files import lock_owner, read_json
-from leanfed.report.groups import METHOD_NAMES, dataset_name
+from leanfed.report.groups import dataset_name, method_name
 from leanfed.results import RunFolder
 
 DEPTH = 4  # levels of subfolders that are searched for runs
@@ -55,6 +55,7 @@ class Standing:
     seconds_per_round: float | None
     version: str  # changes when the run's tables do
     trouble: str | None = None
+    seed: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The status as plain JSON values."""
@@ -70,8 +71,9 @@ def standing(name: str, folder: RunFolder) -> Standing:
     try:
         settings = folder.read_settings()
         title, rounds = str(settings["name"]), int(settings["rounds"])
-        method, data = str(settings["algorithm"]["name"]), dataset_name(settings["task"]["dataset"]) or ""
-        method = METHOD_NAMES.get(method, method)
+        data, plans = dataset_name(settings["task"]["dataset"]) or "", settings.get("allocation", {})
+        method = method_name(str(settings["algorithm"]["name"]), plans.get("rule"), plans.get("form"))
+        seed = int(settings.get("seed", 0))
         done, accuracy, speed = _from_events(folder)
         if folder.finished:
             summary = read_json(folder.summary)
@@ -83,7 +85,7 @@ def standing(name: str, folder: RunFolder) -> Standing:
             name, version, f"{folder.settings.name} or {folder.summary.name}: {error!r} is not as expected"
         )
     state = "running" if lock_owner(folder.path) else "finished" if folder.finished else "stopped"
-    return Standing(name, title, method, data, state, done, rounds, accuracy, speed, version)
+    return Standing(name, title, method, data, state, done, rounds, accuracy, speed, version, seed=seed)
 
 
 def data_version(folder: RunFolder) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 from markupsafe import Markup
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -21,7 +22,9 @@ from starlette.routing import Route
 
 from leanfed.errors import InputError, LeanfedError
 from leanfed.files import parse_json
+from leanfed.report.data import report_data
 from leanfed.report.live.board import Board
+from leanfed.report.live.starting import RefusedError, Wanted, checked_settings, form_fields
 from leanfed.report.live.web_access import Guard, Rules
 from leanfed.report.packing import script_json
 from leanfed.report.page import SCRIPTS as REPORT_SCRIPTS
@@ -31,6 +34,7 @@ from leanfed.report.planner.curves import curves
 from leanfed.results import RunFolder
 
 LOOK_EVERY_S = 0.5  # how often a run folder is checked while its page is open
+MOST_COMPARED = 20  # runs on one page
 SIGN_OF_LIFE_S = 15.0  # interval of empty lines that keep the connection open
 KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 PLOTTING = "plotly.min.js"
@@ -41,6 +45,8 @@ SCRIPTS = {  # page -> the scripts that it loads, in order
         *("planner_controls.js", "planner_figures.js", "planner.js"),
     ),
     "missing": ("core.js", "serve.js"),
+    "new": ("core.js", "serve.js", "live_state.js", "new.js"),
+    "compare": (PLOTTING, *REPORT_SCRIPTS),
     "run": (PLOTTING, *REPORT_SCRIPTS, "live_state.js", "live.js"),
 }
 
@@ -57,6 +63,9 @@ class Pages:
         return [
             Route("/", self.runs),
             Route("/planner", self.planner),
+            Route("/new", self.new),
+            Route("/api/start", self.start, methods=["POST"]),
+            Route("/compare", self.compare),
             Route("/run/{name:path}", self.run),
             Route("/data/{name:path}", self.data),
             Route("/events", self.all_events),
@@ -75,6 +84,34 @@ class Pages:
     def planner(self, request: Request) -> Response:
         """The planner."""
         return _page("planner.html", "planner", presets=presets())
+
+    def new(self, request: Request) -> Response:
+        """The form that starts a run."""
+        return _page("new.html", "new", fields=form_fields(), root=str(self.board.root))
+
+    async def start(self, request: Request) -> Response:
+        """Check the settings of the form and start a run with them, or say what is wrong beside its fields."""
+        values = await _json_body(request)
+        try:
+            wanted = Wanted.model_validate(values)
+        except ValidationError as error:
+            raise InputError(f"The form's content is not as expected: {error.errors()[0]['msg']}.") from None
+        try:
+            where = self.board.processes.data_dir
+            file, folder = await run_in_threadpool(checked_settings, self.board.root, wanted, where)
+        except RefusedError as refused:  # with status 200: browsers log other statuses as errors of the page
+            return JSONResponse({"refused": refused.reasons})
+        self.board.processes.start(file, folder)
+        return JSONResponse({"started": wanted.name})
+
+    def compare(self, request: Request) -> Response:
+        """The report of some runs side by side."""
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        folders = [self.board.find(name) for name in names[:MOST_COMPARED]]
+        if not folders or None in folders:
+            raise NotThereError("Choose runs of the list to compare; one of these is not there.")
+        data = report_data([folder.path for folder in folders if folder is not None])
+        return _page("compare.html", "compare", title=data["title"], data=Markup(script_json(data)))
 
     def run(self, request: Request) -> Response:
         """One run's page."""
@@ -151,14 +188,19 @@ class NotThereError(LeanfedError):
 
 async def _ask(reply: Callable[[Question], dict[str, Any]], request: Request) -> Response:
     """Validate a question of the planner page and answer it in a worker thread."""
-    try:
-        values = parse_json(await request.body())
-    except ValueError as error:
-        raise InputError(f"The question is not valid JSON: {error}.") from None
+    values = await _json_body(request)
     try:
         return JSONResponse(await run_in_threadpool(lambda: reply(Question.of(values))))
     except InputError as error:  # with status 200: browsers log other statuses as errors of the page
         return JSONResponse({"error": str(error)})
+
+
+async def _json_body(request: Request) -> object:
+    """What a page sent."""
+    try:
+        return parse_json(await request.body())
+    except ValueError as error:
+        raise InputError(f"The question is not valid JSON: {error}.") from None
 
 
 def static_file(request: Request) -> Response:

@@ -25,7 +25,7 @@
   function bandTraces(data, axis, metric, seeds) {
     const traces = [], rows = [];
     for (const { group, number } of shown(data)) {
-      const look = lf.look(number), name = lf.plain(group.label);
+      const look = lf.groupLook(number), name = lf.plain(group.label);
       const found = data.bands.find((band) => band.group === number && band.axis === axis && band.metric === metric);
       if (!found) continue;
       const line = { color: look.colour, width: 2.4, dash: look.dash };
@@ -53,6 +53,12 @@
     return { traces, rows };
   }
 
+  /** A word of caution where runs do not go equally far. */
+  function lengths(data) {
+    const rounds = shown(data).flatMap(({ group }) => group.runs.map((place) => data.runs[place].rounds)), least = Math.min(...rounds), most = Math.max(...rounds);
+    return rounds.length && least < most ? `Runs are of ${least} to ${most} rounds: compare them where all of them go on, not by their ends.` : "";
+  }
+
   lf.figures.push({
     id: "accuracy", section: "compare", wide: true,
     controls: (data) => [
@@ -76,7 +82,7 @@
       return {
         title, lead: leader(data), traces,
         layout: lf.layout(cost.title, metric.title, { xaxis: { rangemode: "tozero" }, hovermode: "closest" }),
-        note: banded ? "Lines are means over seeds, bands reach from the lowest to the highest seed." : "",
+        note: [lengths(data), banded ? "Lines are means over seeds, bands reach from the lowest to the highest seed." : ""].filter(Boolean).join(" "),
         table: { columns: ["method", "seed", cost.title, metric.title, "lowest seed", "highest seed"], rows },
       };
     },
@@ -92,22 +98,22 @@
       const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
       const unit = per === "upload" ? 1e3 : 1e9, unitName = per === "upload" ? "kbit per upload" : "Gbit of all uploads";
       const rows = [], traces = Object.entries(data.counts).map(([key, label], place) => {
-        const look = lf.look(place), values = groups.map(({ group, runs }) => {
+        const values = groups.map(({ group, runs }) => {
           const known = runs.filter((run) => run.bits[key] !== null).map((run) => run.bits[key] / (per === "upload" ? run.bits.uploads : 1) / unit);
           const value = known.length ? mean(known) : null;
           rows.push([group.label, label, value]);
           return value;
         });
-        return { type: "bar", orientation: "h", name: label, y: groups.map(({ group }) => lf.wrapped(group.label)), x: values, marker: { color: look.colour },
+        return { type: "bar", orientation: "h", name: label, y: groups.map(({ group }) => lf.wrapped(group.label)), x: values, marker: { color: lf.neutral(place) },
           text: values.map((value) => (value === null ? "" : lf.number(value, 3))), textposition: "outside", cliponaxis: false, textangle: 0,
           hovertemplate: `%{y}, ${label}: %{x:.4g} ${unitName}<extra></extra>` };
-      }).filter((trace) => trace.x.some((value) => value !== null)).reverse();
+      }).filter((trace) => trace.x.some((value) => value !== null));
       const wire = rows.some((row) => row[1] === data.counts.wire && row[2] !== null);
       const most = Math.max(...rows.map((row) => row[2] ?? 0));
       return {
         lead: "Shorter bars mean less air time; dense is what a plain upload of the shared part would take.",
         traces, layout: lf.layout(unitName.replace("kbit", "kilobits").replace("Gbit", "gigabits"), "", { barmode: "group", bargap: 0.25, xaxis: { range: [0, 1.18 * most], nticks: 5, tickangle: 0 },
-          yaxis: { autorange: "reversed", ticklabelstandoff: 4 }, legend: { orientation: "h", x: 0, xanchor: "left", y: 1.03, yanchor: "bottom", traceorder: "reversed" } }),
+          yaxis: { autorange: "reversed", ticklabelstandoff: 4 }, legend: { orientation: "h", x: 0, xanchor: "left", y: 1.03, yanchor: "bottom" } }),
         note: wire ? "" : "Coded bytes were not measured: set radio.wire = true in a run's settings.",
         table: { columns: ["method", "count", unitName], rows },
       };
@@ -117,7 +123,7 @@
   function sorted(data) {
     const traces = [], rows = [];
     for (const { group, number } of shown(data)) {
-      const look = lf.look(number), name = lf.plain(group.label);
+      const look = lf.groupLook(number), name = lf.plain(group.label);
       group.runs.map((place) => data.runs[place]).filter((run) => !run.clients.missing && run.clients.score === data.main.name).forEach((run, order) => {
         const up = data.main.better === "up" ? 1 : -1, y = lf.column(run.clients.accuracy).sort((a, b) => up * (a - b)), x = y.map((_, i) => (100 * (i + 0.5)) / y.length);
         traces.push({ x, y, name, legendgroup: name, showlegend: order === 0, mode: y.length <= 40 ? "lines+markers" : "lines", line: { color: look.colour, width: 2, dash: look.dash, shape: "linear" },

@@ -81,6 +81,21 @@ window.leanfed = { state: { run: null, hidden: new Set(), choices: {} }, figures
     };
   };
 
+  // What is no method (a way of counting, a stage): colours that no method has.
+  const NEUTRAL = { light: ["#4C5A67", "#93A1AD", "#6F5E8C", "#C3CCD4", "#A898C0"], dark: ["#C3CCD4", "#7C8A97", "#A898C0", "#56626D", "#8371A3"] };
+  lf.neutral = (number) => { const colours = NEUTRAL[lf.isDark() ? "dark" : "light"]; return colours[number % colours.length]; };
+
+  /** The look of a group of runs: its method's colour, which is the same in every figure and page. */
+  lf.groupLook = function (number) {
+    const { look } = lf.data.groups[number], usual = lf.look(number);
+    if (!look) return usual;
+    const colour = lf.isDark() ? (look.dark ?? look.colour) : look.colour;
+    return { ...usual, colour, dash: look.dash };
+  };
+
+  /** A share in percent; one that is neither none nor all is never called so. */
+  lf.share = (value) => (value > 0 && value < 0.01 ? "under 1 %" : value < 1 && value > 0.99 ? "over 99 %" : `${(100 * value).toFixed(0)} %`);
+
   lf.faded = function (colour, alpha) {
     const value = parseInt(colour.slice(1), 16);
     return `rgba(${value >> 16},${(value >> 8) & 255},${value & 255},${alpha})`;

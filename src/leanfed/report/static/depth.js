@@ -17,7 +17,7 @@
       const columns = names.map(([key]) => lf.column(part[key])), totals = columns.map((values) => values.reduce((a, b) => a + b, 0));
       const all = totals.reduce((a, b) => a + b, 0), thinned = part.of > x.length;
       const rows = x.map((round, i) => [round, lf.column(part.client)[i], ...columns.map((values) => values[i])]);
-      const look = [1, 0, 2].map((number) => lf.look(number).colour), few = x.length <= 80 && view !== "sum";
+      const look = [0, 1, 2].map(lf.neutral), few = x.length <= 80 && view !== "sum";
       const traces = names.map(([, label], place) => {
         let sum = 0;
         const step = part.of / x.length; // where rounds are left out, each one shown stands for so many
@@ -31,7 +31,7 @@
           : { ...common, mode: "lines", stackgroup: "one", line: { width: 0, color: look[place], shape: view === "sum" ? "linear" : "hvh" }, fillcolor: lf.faded(look[place], 0.75) };
       }).filter((_, place) => totals[place] > 0);
       return {
-        lead: `Of the time of all rounds, ${names.map(([, label], i) => (totals[i] > 0 ? `${label} takes ${((100 * totals[i]) / all).toFixed(0)} %` : null)).filter(Boolean).join(", ")}.`,
+        lead: `Of the time of all rounds, ${names.map(([, label], i) => (totals[i] > 0 ? `${label} takes ${lf.share(totals[i] / all)}` : null)).filter(Boolean).join(", ")}.`,
         traces, layout: lf.layout("round", view === "share" ? "share of the round [%]" : view === "sum" ? "simulated time so far [s]" : "simulated time of the round [s]",
           { barmode: "stack", bargap: 0.12, yaxis: { rangemode: "tozero" } }),
         note: [run(data).measured.absent ? "" : "As the model predicts it; what was measured is shown below.", thinned ? `${x.length} of ${part.of} rounds, evenly spaced.` : ""].join(" ").trim(),
@@ -160,9 +160,9 @@
       if (part.missing) return { title: "Energy: who spends how much of its budget", missing: part.missing };
       const client = lf.column(part.client), spent = lf.column(part.spent), dearest = lf.column(part.dearest), rounds = lf.column(part.rounds);
       const values = view === "sum" ? spent : dearest, allowed = rounds.map((count) => (total_j ?? (limited ? (view === "sum" ? count : 1) * part.budget_j : null)));
-      const order = client.map((_, i) => i).sort((a, b) => values[b] - values[a]), x = order.map((_, i) => i + 1);
+      const order = client.map((_, i) => i).sort((a, b) => values[b] - values[a]), x = order.map((i) => String(client[i]));
       const within = values.filter((value, i) => !limited || value <= allowed[i] * (1 + 1e-6)).length;
-      const traces = [{ type: "bar", name: "spent", x, y: order.map((i) => values[i]), marker: { color: lf.look(0).colour },
+      const traces = [{ type: "bar", name: "spent", x, y: order.map((i) => values[i]), marker: { color: lf.neutral(0) },
         text: order.map((i) => `client ${client[i]}, in ${rounds[i]} rounds`), textposition: "none", hovertemplate: "%{text}: %{y:.4g} J<extra></extra>" }];
       if (limited) traces.push({ name: total_j !== null ? "budget of the whole run" : view === "sum" ? "budget of the rounds it took part in" : "budget of a round", x, y: order.map((i) => allowed[i]), mode: "markers",
         marker: { symbol: "line-ew-open", size: Math.max(5, Math.min(14, 420 / x.length)), color: lf.look(1).colour, line: { width: 2.5, color: lf.look(1).colour } }, hovertemplate: "budget: %{y:.4g} J<extra></extra>" });
@@ -170,7 +170,7 @@
       const used = limited && view === "sum" && whole > 0 ? ` (${((100 * total_spent) / whole).toFixed(0)} % of it)` : "";
       return {
         title, lead: limited ? `${within} of ${client.length} clients stay within the budget of ${total_j !== null ? `${lf.number(total_j)} J for the whole run` : `${lf.number(part.budget_j)} J a round`}${used}.` : "No energy budget was set for this run; bars show what each client spent.",
-        traces, layout: lf.layout("clients, largest spender first", view === "sum" ? "energy in all [J]" : "energy of the dearest round [J]", { bargap: 0.15, yaxis: { rangemode: "tozero" } }),
+        traces, layout: lf.layout("client, largest spender first", view === "sum" ? "energy in all [J]" : "energy of the dearest round [J]", { bargap: 0.15, xaxis: { type: "category", nticks: 16, tickangle: 0 }, yaxis: { rangemode: "tozero" } }),
         note: part.of_clients > client.length ? `${client.length} of ${part.of_clients} clients, evenly spaced.` : "",
         table: { columns: ["client", "rounds taken part in", "energy in all [J]", "dearest round [J]", "budget of a round [J]"], rows: client.map((c, i) => [c, rounds[i], spent[i], dearest[i], part.budget_j]) },
       };

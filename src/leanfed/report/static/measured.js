@@ -51,7 +51,7 @@
     return {
       title: "Where the real time goes: a participant between its order and its answer",
       lead: `${largest.label[0].toUpperCase()}${largest.label.slice(1)} takes the most: ${lf.percent(largest.share, 0)}; training takes ${lf.percent(sums[1] / all, 0)}.`,
-      traces: STAGES.map(([, label], i) => ({ type: "bar", x, y: columns[i], name: label, marker: { color: lf.look(i).colour }, hovertemplate: `round %{x}, ${label}: %{y:.3g} s<extra></extra>` })),
+      traces: STAGES.map(([, label], i) => ({ type: "bar", x, y: columns[i], name: label, marker: { color: lf.neutral(i) }, hovertemplate: `round %{x}, ${label}: %{y:.3g} s<extra></extra>` })),
       layout: lf.layout("round", "mean time of a participant [s]", { barmode: "stack", bargap: 0.15, yaxis: { rangemode: "tozero" } }),
       table: { columns: ["round", ...STAGES.map(([, label]) => `${label} [s]`)], rows: x.map((round, i) => [round, ...columns.map((values) => values[i])]) },
     };

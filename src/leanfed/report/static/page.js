@@ -43,7 +43,7 @@
         lf.redraw(false, (figure) => !figure.ofRun);
         showTargets(data);
       } }),
-      make("span", { class: "swatch", style: `background: ${lf.look(number).colour}` }), group.label);
+      make("span", { class: "swatch", style: `background: ${lf.groupLook(number).colour}` }), group.label);
     at("filter").replaceChildren(...(data.groups.length > 1 ? data.groups.map(chip) : []));
   }
 

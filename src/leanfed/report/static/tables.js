@@ -31,12 +31,12 @@
     const cost = ({ column, scale }) => (of(column).length ? make("span", {}, ranged(lf.number(mean(of(column)) / scale), of(column), (value) => lf.number(value / scale, 3))) : "–");
     const open = runs.filter((run) => !run.finished).map((run) => `${run.rounds} of ${run.of_rounds ?? "?"} rounds`);
     const label = open.length ? make("span", {}, group.label, make("small", {}, `not finished: ${open.join(", ")}`)) : group.label;
-    return [label, String(runs.length), String(group.clients), String(Math.max(...runs.map((run) => run.rounds))), ...data.main.shown.map(rate), ...summed(data).map(cost)];
+    return [label, ...data.main.shown.map(rate), ...summed(data).map(cost), runs.map((run) => run.seed ?? "–").join(", "), String(Math.max(...runs.map((run) => run.rounds))), String(group.clients)];
   }
 
   lf.summaryTable = function (data) {
     const rows = data.groups.map((group) => summaryRow(data, group)), text = (value) => (value instanceof Node ? value.firstChild.textContent : value);
-    const numbers = ["seeds", "clients", "rounds", ...data.main.shown.map((name) => data.scores[name].label), ...summed(data).map(({ narrow }) => narrow)];
+    const numbers = [...data.main.shown.map((name) => data.scores[name].label), ...summed(data).map(({ narrow }) => narrow), "seeds", "rounds", "clients"];
     return lf.table("runs", [{ label: "method" }, ...numbers.map((label) => ({ label, number: true }))], rows, rows.map((row) => row.map(text)));
   };
 
