@@ -1,6 +1,25 @@
 """Take the results of the study over all methods into results/methods: python benchmarks/methods_page.py runs/methods.
 
-First `leanfed study examples/methods.toml`: MNIST, LeNet-5, 100 clients, 60 rounds of 20 clients with five steps of 32
+First `leanfed study examples/methods.toml --out runs/methods`, with --no-train for what is finished so far.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from leanfed.charts.tables import markdown
+from leanfed.files import read_json, write_json, write_text
+from leanfed.runs.study import read_study
+from leanfed.runs.study_tables import block_of
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = ROOT / "results" / "methods"
+STUDY = ROOT / "examples" / "methods.toml"
+HEAD = """# All methods on MNIST
+
+`leanfed study examples/methods.toml`: MNIST, LeNet-5, 100 clients, 60 rounds of 20 clients with five steps of 32
 samples, tested on every client's own test set after the last round. The file says each method's learning rate and how
 it was chosen; seconds, joules and bits are simulated (10 MHz, equal shares). {there} of {all} runs are there{missing}.
 
@@ -9,19 +28,16 @@ it was chosen; seconds, joules and bits are simulated (10 MHz, equal shares). {t
 
 def page(results: dict[str, Any]) -> str:
     """The page from study.json: what is there, what is missing, the table."""
-    _, jobs = read_study(STUDY)
+    study, jobs = read_study(STUDY)
     found = {(row["method"], *row["point"].values()): row[results["score"]]["seeds"] for row in results["rows"]}
-    left = [f"{m}, {p}: {3 - found.get((m, p), 0)}" for m, p in _cells(jobs) if found.get((m, p), 0) < 3]
-    there = sum(found.values())
+    cells = dict.fromkeys((job.method, job.point[0][1]) for job in jobs)
+    left = [f"{m}, {p}: {len(study.seeds) - n}" for m, p in cells if (n := found.get((m, p), 0)) < len(study.seeds)]
     missing = "" if not left else "; missing are, by method, partition and number of seeds: " + "; ".join(left)
-    return HEAD.format(there=there, all=len(jobs), missing=missing) + markdown(block_of(results)) + "\n"
-
-
-def _cells(jobs: list[Any]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((job.method, job.point[0][1]) for job in jobs))
+    head = HEAD.format(there=sum(found.values()), all=len(jobs), missing=missing)
+    return head + markdown(block_of(results)) + "\n"
 
 
 if __name__ == "__main__":
-    found = read_json(Path(sys.argv[1]) / "study.json")
-    write_json(HOME / "study.json", found)
-    write_text(HOME / "README.md", page(found))
+    taken = read_json(Path(sys.argv[1]) / "study.json")
+    write_json(HOME / "study.json", taken)
+    write_text(HOME / "README.md", page(taken))
