@@ -167,6 +167,13 @@ def test_data_lists_every_split(leanfed: Leanfed) -> None:
     assert {row["here"] for row in rows if row["dataset"] == "mnist"} == {"no"}
 
 
+def test_every_positional_argument_has_help(leanfed: Leanfed) -> None:
+    for verb in ("run", "resume", "study", "report", "plan"):
+        shown = leanfed(verb, "--help").stdout
+        words = shown.partition("Arguments")[2].partition("Options")[0]
+        assert len(words.split()) > 8, f"{verb}: {words}"
+
+
 def test_every_verb_has_help_with_an_example(leanfed: Leanfed) -> None:
     verbs = ["demo", "run", "resume", "compare", "data", "schema", "plan", "bench", "serve"]
     for verb in [*verbs, "bench engine", "bench codec", "bench plan"]:
