@@ -168,7 +168,7 @@ def test_data_lists_every_split(leanfed: Leanfed) -> None:
 
 
 def test_every_verb_has_help_with_an_example(leanfed: Leanfed) -> None:
-    verbs = ["demo", "run", "resume", "compare", "data", "schema", "plan", "bench", "serve"]
+    verbs = ["demo", "run", "resume", "compare", "data", "models", "schema", "plan", "bench", "serve"]
     for verb in [*verbs, "bench engine", "bench codec", "bench plan"]:
         assert "Example: leanfed" in leanfed(*verb.split(), "--help").stdout, verb
 
