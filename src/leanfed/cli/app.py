@@ -14,6 +14,7 @@ from leanfed.cli.data import data
 from leanfed.cli.demo import demo
 from leanfed.cli.deploy import deploy
 from leanfed.cli.display import notices
+from leanfed.cli.models import models
 from leanfed.cli.plan import PlanCommand, plan
 from leanfed.cli.report import report
 from leanfed.cli.reproduce import reproduce
@@ -29,7 +30,21 @@ app = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, run, resume, compare, study, reproduce, report, serve, plan, data, schema):  # in the order of --help
+VERBS = (
+    demo,
+    run,
+    resume,
+    compare,
+    study,
+    reproduce,
+    report,
+    serve,
+    plan,
+    data,
+    models,
+    schema,
+)  # as --help shows them
+for verb in VERBS:
     app.command(cls=PlanCommand if verb is plan else None)(verb)
 app.add_typer(bench, name="bench")
 app.add_typer(deploy, name="deploy")

@@ -24,7 +24,7 @@ class ModelSpec:
 
     build: Callable[[int], nn.Module]  # number of outputs -> freshly initialised model
     input_shape: tuple[int, ...] | None  # of a sample; smaller images are padded with black; None: any
-    default_split: str  # the last layer of the base
+    default_split: str  # the last layer of the base; empty: found in the module tree (`tasks.cut`)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ MODELS.add("bert-lora", TextModelSpec(BertLora, lora_split))
 
 
 def default_split(name: str, text: TextSettings) -> str:
-    """The last layer of a model's base, unless the settings say otherwise."""
+    """The last layer of a model's base, unless the settings say otherwise; empty where the model does not say."""
     spec = MODELS[name]
     return spec.default_split(text) if isinstance(spec, TextModelSpec) else spec.default_split
 

@@ -20,6 +20,7 @@ from leanfed.streams import stream, stream_seed
 from leanfed.tasks.arrays import Array, Rows
 from leanfed.tasks.batch import Batch as Batch
 from leanfed.tasks.cache import Samples, load_samples
+from leanfed.tasks.cut import found_cut
 from leanfed.tasks.datasets import DATASETS, DatasetSpec
 from leanfed.tasks.guess import guess_score, majority_label
 from leanfed.tasks.losses import CROSS_ENTROPY, LOSSES, LossSpec, check_outputs, named
@@ -151,8 +152,9 @@ class Task:
     @cached_property
     def split(self) -> Split:
         """The split into shared base and private head."""
-        layer = self.settings.split or default_split(self.settings.model, self.settings.text)
-        return split_after(self.new_model("base"), layer)
+        name, model = self.settings.model, self.new_model("base")
+        layer = self.settings.split or default_split(name, self.settings.text) or found_cut(model, name)
+        return split_after(model, layer)
 
     def new_model(self, *labels: str | int) -> nn.Module:
         """A model initialised from the stream (seed, "weights", labels)."""

@@ -56,6 +56,8 @@ def add_model(
 ) -> None:
     """Register a model: `build(outputs)` makes it, `split` is the last layer of the shared base.
 
+    Without `split` the base is all but the last child with weights; `leanfed models NAME` shows it.
+
     `outputs` is the number of classes, or of numbers to predict. Smaller images are padded with black to `input_shape`
     (channels, height, width); other samples must have that shape, or any where it is left out.
     """
@@ -63,10 +65,6 @@ def add_model(
 
     if not callable(build):
         raise DataError(f"Model {name!r} needs a function build(outputs) that makes it, not {build!r}. Wrap it in one.")
-    if not split:
-        raise DataError(
-            f"Model {name!r} has no cut. Set split to the last layer of the shared base, by its attribute path."
-        )
     MODELS.add(name, ModelSpec(build, input_shape=input_shape, default_split=split))
 
 

@@ -197,7 +197,8 @@ def test_users_and_models_that_do_not_fit_are_explained() -> None:
     leanfed.add_model("fixed", lambda n: nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 7)), split="0")
     with pytest.raises(DataError, match=r"outputs of shape \(2, 7\) for 2 samples, but their labels need \(2, 2\)"):
         task_of(model="fixed")
-    with pytest.raises(DataError, match="has no cut. Set split"):
-        leanfed.add_model("uncut", lambda n: nn.Linear(2, n))
+    leanfed.add_model("uncut", lambda n: nn.Linear(2, n))
+    with pytest.raises(SettingsError, match="'uncut' has no cut: a single layer holds all its trainable weights"):
+        task_of(model="uncut")
     with pytest.raises(SettingsError, match="takes inputs of shape .1, 32, 32., but 'mine' has .2,."):
         task_of(model="lenet5")
