@@ -133,9 +133,8 @@ def draw_maps(path: Path, maps: Sequence[Map], x_label: str, y_label: str) -> No
                 mesh, ax=place, label=drawn.label, pad=0.02, extend="max" if most > high else "neither"
             )
             place.set(ylabel=y_label)
-            for which, centres in (("x", drawn.x), ("y", drawn.y)):
-                if np.all(centres == np.round(centres)):  # clients and rounds: no ticks between them
-                    place.locator_params(axis=which, integer=True)
+            if np.all(drawn.x == np.round(drawn.x)) and np.all(drawn.y == np.round(drawn.y)):
+                place.locator_params(integer=True)  # clients and rounds: no ticks between them
             if low == 0.0 and high == 2.0 * most:
                 place.text(0.5, 0.5, f"{most:g} throughout", transform=place.transAxes, ha="center", color="white")
         axes[-1].set(xlabel=x_label)
