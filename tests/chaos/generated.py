@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from hypothesis import strategies as st
@@ -94,7 +95,7 @@ def _damaged(values: dict[str, Any], places: list[int], wrong: list[Any]) -> dic
         tables = list(_inner(values))
         table = tables[place % len(tables)]
         keys = [*table, "unknown_key"]
-        table[keys[place % len(keys)]] = value
+        table[keys[place % len(keys)]] = deepcopy(value)  # or a table of WRONG would be changed, even put into itself
     return values
 
 

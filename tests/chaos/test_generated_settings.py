@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chaos.draws import Draws, draw
+from tests.chaos.generated import _damaged
 
 CORPUS = sorted((Path(__file__).parents[1] / "corpora" / "settings").glob("*.json"))
 
@@ -35,3 +37,11 @@ def test_settings_that_once_failed(file: Path, tmp_path: Path) -> None:
     checked = Draws(tmp_path, every=1)
     checked.check(json.loads(file.read_text(encoding="utf-8")))
     assert checked.wrong == []
+
+
+def test_a_wrong_table_put_twice_is_never_put_into_itself() -> None:
+    wrong: list[Any] = [{}, None, None]
+    wrong[1] = wrong[2] = wrong[0]
+    made = _damaged({}, [0, 1, 1], wrong)
+    assert wrong[0] == {}
+    assert json.loads(json.dumps(made)) == made
