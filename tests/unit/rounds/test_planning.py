@@ -255,7 +255,10 @@ def test_pace_does_for_any_method_what_fast_does_for_its_own(slow_fleet: Callabl
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_method_can_be_paced(name: str, slow_fleet: Callable[..., Planner]) -> None:
-    made = slow_fleet(rule="own", wait="pace", method=ALGORITHMS[name](), within_rounds=4)
+    method, own = ALGORITHMS[name](), AllocationSettings()
+    passes = float(method.work(1.0).passes)  # one that computes twice as much needs twice the limits of a round
+    limits = {"deadline_s": own.deadline_s * passes, "energy_budget_j": own.energy_budget_j * passes}
+    made = slow_fleet(rule="own", wait="pace", method=method, within_rounds=4, **limits)
     present = [set(made.plan(number).plan.participants) for number in range(8)]
     assert all(set.union(*present[start : start + 4]) == set(range(5)) for start in range(5))
     assert any(3 not in members for members in present)  # the slow ones are not waited for when they are not due
