@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from leanfed.cli.display import screen, warn
 from leanfed.cli.display_plan import draw_plan, show_plan, show_what_if, working
@@ -30,7 +30,7 @@ class PlanCommand(TyperCommand):
         from leanfed.allocation import ALLOCATORS
 
         for parameter in self.params:
-            if parameter.name == "solver":
+            if isinstance(parameter, TyperOption) and parameter.name == "solver":
                 parameter.help = f"How safe and plain are planned: {', '.join(ALLOCATORS)}; or your own, with --import."
         super().format_help(ctx, formatter)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
@@ -169,8 +169,8 @@ def _to_wandb(target: str, settings: Settings, folder: Path | None, resumed: boo
     import wandb
 
     key = run_key(settings, folder)
-    again = {} if key is None else {"id": key, "resume": "allow"}
-    run = wandb.init(project=target, name=settings.name, config=settings.resolved(), **again)
+    resume: Literal["allow"] | None = None if key is None else "allow"
+    run = wandb.init(project=target, name=settings.name, config=settings.resolved(), id=key, resume=resume)
 
     def log(number: int, values: Values) -> None:
         run.log(values, step=number)
