@@ -54,7 +54,8 @@ def test_the_planner_answers_a_slider(url: str, open_page: Open) -> None:
     for name, traces in first.items():
         assert page.locator(f"#figure-{name}").get_attribute("data-state") == "drawn", name
         assert any(value is not None for trace in traces for value in trace["y"]), name
-    assert sum(len(trace["x"]) for trace in first["allocation"] if trace["name"] == "takes part") >= 300
+    drawn = [len(trace["x"]) for trace in first["allocation"] if trace["name"] == "takes part"]
+    assert sum(drawn) >= 3 * max(drawn)  # the shares, and how many devices have which k and r
     slide(page, "bandwidth_hz", -3)
     page.wait_for_selector("#command:has-text('bandwidth_hz=')", timeout=PATIENCE_MS)
     settled(page)

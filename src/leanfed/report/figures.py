@@ -50,8 +50,8 @@ def _line(data: Data, band: Mapping[str, Any]) -> Series:
     group = data["groups"][band["group"]]
     x, mean, low, high = (unpacked(band[name]) for name in ("x", "mean", "low", "high"))
     several = len(group["runs"]) > 1
-    low, high = (low, high) if several else (None, None)
-    return Series(_text(group["label"]), x, mean, low, high, band["group"], group["method"])
+    look = {"look": band["group"], "method": group["method"]}
+    return Series(_text(group["label"]), x, mean, *((low, high) if several else ()), **look)
 
 
 def _floor(data: Data) -> tuple[float, float] | None:

@@ -13,11 +13,13 @@
   const STRIP = 0.12; // how far below zero those left out stand, over the largest share
   const leftOut = (data) => (data.form === "fast" ? "sits out" : "excluded");
 
+  /** The upper end of a rate's axis: 1, or a little above the largest where all are small. */
+  const reach = ({ clients }, key) => { const most = Math.max(...clients[key], 0); return most > 0.25 ? 1 : most * 1.25 || 1; };
+
   /** How many devices have which rate: dots would lie on top of one another. */
   function histogram(data, key, number, theme) {
     const { clients, plan } = data, out = new Set(plan.excluded.map((entry) => entry.client)), starved = new Set(data.form === "fast" ? [] : plan.starved);
-    const inside = clients.name.map((_, n) => n).filter((n) => !out.has(n)), most = Math.max(...inside.map((n) => clients[key][n]), 0);
-    const end = most > 0.25 ? 1 : most * 1.25 || 1, size = end / 20;
+    const inside = clients.name.map((_, n) => n).filter((n) => !out.has(n)), end = reach(data, key), size = end / 20;
     const bars = (chosen, name, colour) => ({ type: "histogram", name, legendgroup: name, showlegend: false, xaxis: `x${number}`, yaxis: `y${number}`, x: chosen.map((n) => clients[key][n]),
       xbins: { start: -size / 2, end: end + size / 2, size }, marker: { color: colour, line: { width: 1, color: theme.card } }, hovertemplate: `%{y} devices ${name}, ${key} in %{x}<extra></extra>` });
     return [bars(inside.filter((n) => !starved.has(n)), "takes part", theme.accent), bars(inside.filter((n) => starved.has(n)), "starved", "#D55E00")].filter((trace) => trace.x.length);
@@ -54,7 +56,7 @@
       panels.forEach(([below, beside], place) => {
         const first = [0, 0.47, 0.77][place], span = stacked ? [0, 1] : [first, first + [0.38, 0.22, 0.22][place]];
         const rows = [[0.72, 1], [0.36, 0.64], [0, 0.28]][place], name = place ? place + 1 : "";
-        layout[`xaxis${name}`] = { ...axis, title: { ...axis.title, text: below }, domain: span, anchor: `y${name}`, zeroline: false, nticks: place ? 5 : 8 };
+        layout[`xaxis${name}`] = { ...axis, title: { ...axis.title, text: below }, domain: span, anchor: `y${name}`, zeroline: false, nticks: place ? 5 : 8, ...(place ? { range: [-0.03, 1.03].map((edge) => edge * reach(data, ["k", "r"][place - 1])) } : {}) };
         layout[`yaxis${name}`] = { ...upright, title: { ...upright.title, text: beside }, domain: stacked ? rows : [0, 1], anchor: `x${name}`, zeroline: !place, zerolinecolor: theme.line, rangemode: place ? "tozero" : "normal", nticks: 6 };
       });
       const taking = clients.name.length - plan.excluded.length, starved = fast ? 0 : plan.starved.length;
