@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from leanfed.charts.palette import COLOURS, method_look
+from leanfed.charts.palette import COLOURS, method_look, shade
 from leanfed.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -105,10 +105,11 @@ def _legends(figure: Figure, axes: Sequence[Axes], empty: Sequence[Axes], *, sha
 
 def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
     """One panel: a method has its colour, another line that of its place among all labels; markers by place too."""
-    for curve in panel.curves:
-        number, known = labels.index(curve.label), method_look(curve.label)
+    looks = [method_look(curve.label) for curve in panel.curves]
+    for place, (curve, known) in enumerate(zip(panel.curves, looks, strict=True)):
+        number = labels.index(curve.label)
         by_place = COLOURS[(number if curve.colour is None else curve.colour) % len(COLOURS)]
-        colour = by_place if known is None else known.colour
+        colour = by_place if known is None else shade(known.colour, looks[:place].count(known), looks.count(known))
         axes.plot(
             curve.x,
             curve.y,

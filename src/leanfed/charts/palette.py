@@ -64,3 +64,15 @@ def method_look(label: str, *, method: str = "") -> Look | None:
         if named:
             return METHODS[max(named, key=len)]
     return None
+
+
+def shade(colour: str, number: int, count: int) -> str:
+    """One of `count` shades of a colour for several curves of one method: its own first, then darker ones.
+
+    >>> shade("#E69F00", 0, 3), shade("#E69F00", 2, 3)
+    ('#E69F00', '#5C3F00')
+    """
+    if count < 2:
+        return colour
+    kept = 1 - 0.6 * number / (count - 1)
+    return "#" + "".join(f"{int(int(colour[place : place + 2], 16) * kept):02X}" for place in (1, 3, 5))
