@@ -60,7 +60,8 @@ class Draws:
             return
         if self.asked("run", values, "run", file, "--out", run, "--json").code == 0:
             verb = VERBS[self.counts["run 0"] % len(VERBS)]
-            place = {"report": ["--out", self.folder / "page.html"]}.get(verb, [])
+            written = {"report": ("--out", "page.html"), "compare": ("--picture", "c.svg")}
+            place = [written[verb][0], self.folder / written[verb][1]] if verb in written else []
             of = ["--fleet", run / "fleet.parquet"] if verb == "plan" else [run]
             self.asked(verb, values, verb, *of, *place, "--json")
         shutil.rmtree(run, ignore_errors=True)
