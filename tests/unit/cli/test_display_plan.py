@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from leanfed.allocation.bench import paper_problem
+from leanfed.allocation.cells import Cell
 from leanfed.allocation.plan import plan
 from leanfed.allocation.problem import Problem
 from leanfed.cli import display, display_plan
@@ -23,7 +24,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def shown(problem: Problem, page: io.StringIO, *, everyone: bool = False) -> str:
-    display_plan.show_plan(problem, plan(problem), everyone=everyone)
+    display_plan.show_plan(Cell(problem), plan(problem), "plain", everyone=everyone)
     return page.getvalue()
 
 
@@ -50,14 +51,14 @@ def test_a_long_fleet_is_cut_in_the_middle_unless_all_is_asked_for(page: io.Stri
     assert "..." in rows
     assert {"9", "31"} <= set(rows)
     assert "20" not in rows
-    text = shown(problem, page, everyone=True).split("--all shows every client")[1]
+    text = shown(problem, page, everyone=True).split("--all shows every device")[1]
     assert "..." not in text
     assert any(line.split()[:1] == ["20"] for line in text.splitlines())
 
 
 def test_tables_fit_eighty_columns(page: io.StringIO) -> None:
     problem = paper_problem(30, 0, bandwidth_hz=1e6).with_(energy_budget_j=0.1)
-    table = display_plan.plan_table(problem, plan(problem))
+    table = display_plan.plan_table(Cell(problem), plan(problem), "plain")
     Console(width=80, file=page).print(table)
     assert "…" not in page.getvalue()
 

@@ -28,7 +28,7 @@ def read(tmp_path: Path, text: str, *changes: str) -> Settings:
         ("rounds = 3\n[taks]\nx = 1", r"s\.toml:2: unknown setting 'taks': did you mean 'task'\?"),
         ("[algorithm]\nname = 'fedperr'", r"s\.toml: Unknown algorithm 'fedperr': did you mean 'fedper'\?"),
         ("[algorithm]\nname = 'local'\nk = 0.5", r"s\.toml:3: unknown setting 'algorithm.k': known: name\."),
-        ("[algorithm]\nk = 0.5", r"algorithm needs a name, one of: fedavg, "),
+        ("[algorithm]\nk = 0.5", r"algorithm needs a name, one of: apfl, "),
         (
             "[algorithm]\nname = 'flpdsp'\nk = 0",
             r"s\.toml:3: algorithm.k is 0, but a keep rate must be above 0 and at most 1",

@@ -45,5 +45,5 @@ def test_a_changed_value_is_no_longer_the_papers() -> None:
 def test_every_setting_has_a_source_and_a_meaning() -> None:
     told = sources(Settings())
     assert told.keys() == DEFAULTS.keys()
-    assert {about["source"] for about in told.values()} <= {"paper", "estimated", "assumed", "chosen"}
+    assert {about["source"] for about in told.values()} <= {"paper", "estimated", "assumed", "chosen", "default"}
     assert told["training.batch_size"]["meaning"] == "b, samples per step."
