@@ -33,6 +33,10 @@ from leanfed.tasks.task import Task, TaskSettings, build_task
 from leanfed.tasks.text import IDS, MASK, SEGMENTS, TextSettings, load_tokens
 
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
+KINDS = ("fedavg", "fedper", "lg-fedavg", "flpdsp", "fedmask")  # a method of each kind; the others when there is time
+LONG = pytest.mark.parametrize(
+    "name", [*KINDS, *(pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS if name not in KINDS)]
+)
 SPEC = DatasetSpec(
     source=HubSource("toy/pairs", "plain"), columns=("a", "b"), classes=2, rows={"train": 120, "test": 40}
 )
@@ -245,7 +249,7 @@ def test_the_backbone_never_changes_and_never_travels(name: str, task: Task, tin
     assert (bill.exact_bits <= 32 * world.split.shared_size).all()
 
 
-@EVERY
+@LONG
 def test_every_method_learns_the_pairs(name: str, task: Task) -> None:
     world = world_of(task, name, local_steps=4, learning_rate=0.1)
     engine, progress = ReferenceEngine(world), start(world)
