@@ -63,7 +63,7 @@ def test_without_its_file_the_name_is_refused_with_the_known_ones(leanfed: Leanf
 
 def test_the_help_of_plan_lists_what_is_registered(leanfed: Leanfed) -> None:
     shown = " ".join(leanfed("plan", "--help").stdout.replace("│", " ").split())
-    assert f"How to plan: {', '.join(ALLOCATORS)}; or one of your own" in shown
+    assert f"are planned: {', '.join(ALLOCATORS)}; or your own" in shown
 
 
 def test_the_battery_takes_it_in(own_file: Path) -> None:

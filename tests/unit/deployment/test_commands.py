@@ -28,8 +28,8 @@ def bundle(fleet: FleetFolder) -> Bundle:
 
 
 def test_superlink_is_on_loopback_with_tls_keys_isolation_and_a_secret(fleet: FleetFolder) -> None:
-    python, _, module, secret, audit, *arguments = commands.superlink(fleet)
-    assert (python, module) == (sys.executable, "leanfed.deployment.operations.superlink")
+    python, safe, _, module, secret, audit, *arguments = commands.superlink(fleet)
+    assert (python, safe, module) == (sys.executable, "-P", "leanfed.deployment.operations.superlink")
     assert (Path(secret), Path(audit)) == (fleet.server / "control.secret", fleet.audit.path)
     args = superlink_parser().parse_args(arguments)
     assert (args.host, args.port, args.isolation) == ("127.0.0.1", 7002, "process")
@@ -44,7 +44,7 @@ def test_superlink_is_on_loopback_with_tls_keys_isolation_and_a_secret(fleet: Fl
 
 
 def test_an_insecure_superlink_still_isolates_and_stays_on_loopback(fleet: FleetFolder) -> None:
-    args = superlink_parser().parse_args(commands.superlink(fleet, insecure=True)[5:])
+    args = superlink_parser().parse_args(commands.superlink(fleet, insecure=True)[6:])
     assert args.insecure
     assert args.host == "127.0.0.1"
     assert args.isolation == "process"
@@ -55,8 +55,8 @@ def test_an_insecure_superlink_still_isolates_and_stays_on_loopback(fleet: Fleet
 def test_a_node_checks_the_server_and_proves_itself(bundle: Bundle) -> None:
     config = {"client-id": 3, "store": "/var/lib/lean fed", "data": "own"}
     command = commands.supernode(bundle, server="10.0.0.5:9092", port=7003, config=config)
-    assert command[2:4] == ["leanfed.deployment.operations.supernode", str(bundle.path)]
-    args = supernode_parser().parse_args(command[4:])
+    assert command[3:5] == ["leanfed.deployment.operations.supernode", str(bundle.path)]
+    args = supernode_parser().parse_args(command[5:])
     assert Path(args.root_certificates) == bundle.path / "ca.crt"
     assert Path(args.auth_supernode_private_key) == bundle.path / "node.key"
     assert (args.superlink, args.host, args.port) == ("10.0.0.5:9092", "127.0.0.1", 7003)
