@@ -236,8 +236,13 @@ def find_runs(paths: list[Path]) -> list[RunFolder]:
 def check_resumable(folder: RunFolder) -> None:
     """Refuse a run started by a newer leanfed, or an unfinished one whose rounds this version computes differently."""
     known = read_json(folder.environment) if folder.environment.is_file() else {}
-    written = str((known.get("versions") or {}).get("leanfed", RESUMED_SINCE))
-    ours = version("leanfed")
+    versions = known.get("versions") or {}
+    if not isinstance(versions, dict):
+        raise StorageError(
+            f"{folder.environment} is damaged: versions is {versions!r}, not a table. Restore it from a copy; or "
+            "remove it, if leanfed has not been updated since the run began."
+        )
+    written, ours = str(versions.get("leanfed", RESUMED_SINCE)), version("leanfed")
     newer = _format(folder.environment) > FORMAT or _format(folder.checkpoint / MANIFEST) > CHECKPOINT_FORMAT
     if newer or _release(written) > _release(ours):
         raise StorageError(

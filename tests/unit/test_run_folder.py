@@ -12,7 +12,7 @@ from tests.stops import Stop, stop_after
 
 import leanfed
 from leanfed.errors import StorageError
-from leanfed.files import folder_lock, remove, write_frame
+from leanfed.files import folder_lock, read_json, remove, write_frame, write_json
 from leanfed.results import RunFolder, new_run_folder
 from leanfed.runs.settings import Settings
 
@@ -86,3 +86,15 @@ def test_what_the_table_library_reports_is_explained(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match=r"Cannot write .*fleet.parquet: .*No space left"):
         write_frame(tmp_path / "fleet.parquet", fail)
+
+
+@pytest.mark.parametrize("versions", [0.5, "0.2.0", ["0.2.0"]])
+def test_versions_that_are_no_table_are_explained(versions: object, settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        leanfed.run(settings, tmp_path / "run", listen=stop_after(1))
+    environment = tmp_path / "run" / "environment.json"
+    write_json(environment, {**read_json(environment), "versions": versions})
+    with pytest.raises(StorageError, match=r"environment\.json is damaged: versions is .* Restore it from a copy"):
+        leanfed.resume(tmp_path / "run")
+    environment.unlink()
+    assert leanfed.resume(tmp_path / "run").accuracy > 0
