@@ -80,7 +80,7 @@ def standing(name: str, folder: RunFolder) -> Standing:
             done, accuracy = int(summary["rounds"]), _number(summary.get("accuracy"))
     except LeanfedError as error:
         return _unreadable(name, version, str(error))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         return _unreadable(
             name, version, f"{folder.settings.name} or {folder.summary.name}: {error!r} is not as expected"
         )
