@@ -9,6 +9,7 @@ the process that holds it. A process that does more than one run (a demo, a repr
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -32,11 +33,16 @@ class Started:
 
     process: subprocess.Popen[bytes]
     messages: IO[bytes]
+    settings: Path | None = None  # a file of a folder of its own, which goes when the process has ended
 
     @property
     def running(self) -> bool:
         """Whether it is still running; also reaps the process if it has ended."""
-        return self.process.poll() is None
+        if self.process.poll() is None:
+            return True
+        if self.settings is not None:
+            shutil.rmtree(self.settings.parent, ignore_errors=True)
+        return False
 
 
 class Processes:
@@ -71,9 +77,9 @@ class Processes:
 
     def start(self, settings: Path, folder: Path) -> None:
         """Start `leanfed run` on settings that were checked."""
-        self._begin(folder, "run", str(settings), "--out", str(folder.resolve()))
+        self._begin(folder, "run", str(settings), "--out", str(folder.resolve()), settings=settings)
 
-    def _begin(self, folder: Path, *words: str) -> None:
+    def _begin(self, folder: Path, *words: str, settings: Path | None = None) -> None:
         """Start a process that outlives this one; its output is kept for as long as it may fail."""
         where = [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
         messages = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process may write
@@ -85,7 +91,7 @@ class Processes:
             stderr=messages,
             start_new_session=True,  # so that Ctrl-C on the server does not stop the run
         )
-        self._started[folder] = Started(process, messages)
+        self._started[folder] = Started(process, messages, settings)
 
     def stop(self, folder: RunFolder) -> None:
         """Ask the run's process to end; refuses if that would end more than the run."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,7 @@ FIRST = (  # what the form asks for; every other key can be added
     *("name", "algorithm.name", "task.dataset", "task.partition.kind", "task.partition.clients", "rounds", "seed"),
     *("allocation.rule", "allocation.form"),
 )
+FILES = ("radio.fleet_file", "run.track", "task.table")  # read or written where they say: not for a page to choose
 Value = bool | int | float | str | list[float] | list[str]
 
 
@@ -53,7 +55,12 @@ def form_fields() -> list[dict[str, Any]]:
     schema = json.loads(told.stdout)
     found = {field["key"]: field for field in _leaves("", schema, schema.get("$defs", {}))}
     asked = [{**found[key], "asked": True} for key in FIRST if key in found]
-    return asked + [{**field, "asked": False} for key, field in sorted(found.items()) if key not in FIRST]
+    others = [key for key in sorted(found) if key not in FIRST and not _names_files(key)]
+    return asked + [{**found[key], "asked": False} for key in others]
+
+
+def _names_files(key: str) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in FILES)
 
 
 def _leaves(prefix: str, node: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -105,22 +112,38 @@ def checked_settings(root: Path, wanted: Wanted, data_dir: Path | None) -> tuple
     for key in wanted.values:
         if not KEY.fullmatch(key):
             raise InputError(f"{key!r} is no key of the settings; write it as section.key.")
+        if _names_files(key):
+            raise InputError(f"{key} names files, which a page cannot. Write it into a settings file for leanfed run.")
     values = {**wanted.values, "name": wanted.name}
     file = Path(tempfile.mkdtemp(prefix="leanfed-form-")) / "settings.toml"
-    file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()), encoding="utf-8")
-    where = [] if data_dir is None else ["--data-dir", str(data_dir)]
-    told = subprocess.run(
-        command("leanfed.cli", "run", str(file), "--out", str(folder), "--dry-run", "--json", *where),
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    if told.returncode:
-        raise RefusedError(_reasons(told.stderr, file, list(values)))
+    try:
+        file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()), encoding="utf-8")
+        _try(file, folder, list(values), data_dir)
+    except BaseException:
+        shutil.rmtree(file.parent)
+        raise
     return file, folder
+
+
+def _try(file: Path, folder: Path, keys: list[str], data_dir: Path | None) -> None:
+    """Refuse settings that a dry run refuses."""
+    where = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    try:
+        told = subprocess.run(
+            command("leanfed.cli", "run", str(file), "--out", str(folder), "--dry-run", "--json", *where),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RefusedError(
+            {"": f"Checking these settings takes longer than {PATIENCE_S:g} s. Start the run by `leanfed run`."}
+        ) from None
+    if told.returncode:
+        raise RefusedError(_reasons(told.stderr, file, keys))
 
 
 def _reasons(told: str, file: Path, keys: list[str]) -> dict[str, str]:
