@@ -65,7 +65,6 @@ def test_a_call_is_aimed_at_by_its_key_and_how_often_it_came_before() -> None:
     assert numbered(ending) == (("open a", 0), ("write a", 0), ("open b", 0), ("open a", 1))
 
 
-@pytest.mark.slow
 def test_what_is_different_left_over_or_missing_is_said(tmp_path: Path) -> None:
     def write_events(*names: str) -> None:
         lines = [json.dumps({"event": name}) + "\n" for name in names]

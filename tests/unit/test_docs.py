@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
+from leanfed.algorithms import ALGORITHMS
 from leanfed.reproduction.catalogue import ENTRIES
 from leanfed.reproduction.entry_page import entry_text
 from leanfed.reproduction.evidence import claims_of, measured_of
@@ -37,6 +38,10 @@ def tells(text: str, place: str, *numbers: str) -> bool:
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 130
+
+
+def test_the_readme_counts_the_methods() -> None:
+    assert tells(README, "| methods that come with it", str(len(list(ALGORITHMS))))
 
 
 def test_the_tree_is_the_tree_on_disk() -> None:

@@ -14,7 +14,7 @@ from leanfed.reproduction.catalogue import ENTRIES, FORMS
 from leanfed.reproduction.entry_page import verdict_text
 from leanfed.reproduction.evidence import PAGE, RESULTS
 from leanfed.reproduction.headline import headline_ratios, headline_table
-from leanfed.reproduction.judging import OUTCOMES, digits
+from leanfed.reproduction.judging import GOOD, OUTCOMES, digits
 from leanfed.reproduction.paper.costs import share_of
 from leanfed.reproduction.paper.theta import FINAL, MEAN_R, RATIOS
 from leanfed.reproduction.paper.theta import FORMS as WEIGHED
@@ -101,7 +101,7 @@ def _answer(known: dict[str, dict[str, Any]], paper: Sequence[Judged]) -> str:
     claims = [claim for _, claim in paper]
     of = {form: counted(claims, form) for form in (*FORMS, "")}
     lines = [
-        f"**In part.** Of the paper's claims about FLPDSP-OPT, judged on the published form: {of['plain']}; on ours: "
+        f"**{_verdict(claims)}.** Of the paper's claims about FLPDSP-OPT, judged on the published form: {of['plain']}; on ours: "
         f"{of['safe']} (safe), {of['fast']} (fast). Of its claims about other methods, trends and constants: {of['']}."
     ]
     if "mnist-cost" in known and (shares := _shares(known["mnist-cost"])):
@@ -117,6 +117,18 @@ def _answer(known: dict[str, dict[str, Any]], paper: Sequence[Judged]) -> str:
             f"damped server needs these shares of the seconds of baselines with the same server: {told}."
         )
     return "\n\n".join(lines) + "\n"
+
+
+def _verdict(claims: Sequence[dict[str, Any]]) -> str:
+    """Yes, no or in part, by the paper's claims; those about FLPDSP-OPT count in its published form alone.
+
+    >>> _verdict([{"form": "plain", "verdict": "holds"}, {"form": "fast", "verdict": "fails"}])
+    'Yes'
+    >>> _verdict([{"form": "plain", "verdict": "worse"}, {"form": "", "verdict": "within"}])
+    'In part'
+    """
+    met = [claim["verdict"] in GOOD for claim in claims if claim["form"] in ("plain", "")]
+    return "Yes" if all(met) else "In part" if any(met) else "No"
 
 
 def _shares(costs: dict[str, Any]) -> list[float]:

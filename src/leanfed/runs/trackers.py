@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import Field
 
 from leanfed.errors import InputError, MissingExtraError
-from leanfed.files import explained, make_folder
+from leanfed.files import explained, make_folder, write_text
 from leanfed.records import Section
 from leanfed.results import leaves
 
@@ -105,10 +106,11 @@ def _to_csv(target: str, settings: Settings, folder: Path | None, resumed: bool)
         rows[:] = [row for row in rows if int(row["round"]) < number]  # a resumed run may repeat rounds
         rows.append({"round": number, **values})
         columns = list(dict.fromkeys(column for row in rows for column in row))
-        with explained(path), path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(path, text.getvalue())
 
     yield log
 
