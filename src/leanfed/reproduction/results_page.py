@@ -101,8 +101,9 @@ def _answer(known: dict[str, dict[str, Any]], paper: Sequence[Judged]) -> str:
     claims = [claim for _, claim in paper]
     of = {form: counted(claims, form) for form in (*FORMS, "")}
     lines = [
-        f"**{_verdict(claims)}.** Of the paper's claims about FLPDSP-OPT, judged on the published form: {of['plain']}; on ours: "
-        f"{of['safe']} (safe), {of['fast']} (fast). Of its claims about other methods, trends and constants: {of['']}."
+        f"**{_verdict(claims)}.** Of the paper's claims about FLPDSP-OPT, judged on the published form: {of['plain']}; "
+        f"on ours: {of['safe']} (safe), {of['fast']} (fast). "
+        f"Of its claims about other methods, trends and constants: {of['']}."
     ]
     if "mnist-cost" in known and (shares := _shares(known["mnist-cost"])):
         lines.append(
