@@ -41,7 +41,7 @@ METHODS = [
     {"name": "apfl"},
     {"name": "pfedme", "inner_steps": 2},
     {"name": "per-fedavg", "form": "hessian-free", "delta": 0.1},
-    {"name": "fedbabu", "head_steps": 2},
+    {"name": "fedbabu", "tune_steps": 2},
     {"name": "fedala"},
     {"name": "spafl"},
     {"name": "fedper", "k": 0.1, "head_steps": 3, "sparsify": {"error_feedback": True}},

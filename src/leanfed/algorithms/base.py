@@ -18,6 +18,7 @@ from leanfed.algorithms.contract import (
     Learner,
     ServerState,
     Training,
+    Tuning,
     Updates,
     Weights,
     Work,
@@ -144,6 +145,10 @@ class Algorithm(Section):
         It may read the cohort's first batch, which is then gone.
         """
         return Weights(shared.unsqueeze(0), cohort.private)
+
+    def tuning(self, training: Training) -> Tuning:
+        """Steps by which a client adapts its model when it is used, in methods that leave this to the end."""
+        return Tuning()
 
     def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:
         """The models that clients predict with, given their private parts (C, d_private)."""

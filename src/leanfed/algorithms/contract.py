@@ -87,6 +87,13 @@ class Work:
     head_passes: int = 0  # further ones of the private part alone, on features that are there already
 
 
+class Tuning(NamedTuple):
+    """Steps w <- w - rate grad F_n(w) that a client takes on a copy of its model before it predicts."""
+
+    steps: int = 0
+    rate: float = 0.0
+
+
 class Weights(NamedTuple):
     """The two parts of C models; a part has one row if it is the same for all clients."""
 

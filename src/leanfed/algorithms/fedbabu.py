@@ -1,68 +1,72 @@
-"""FedBABU (Oh et al., ICLR 2022): the base learns under a head that is never trained; clients tune their own heads."""
+"""FedBABU (Oh et al., ICLR 2022): the base learns under a head that is never trained; models are tuned when used."""
 
 from __future__ import annotations
 
 from typing import Literal, final
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import ALGORITHMS
-from leanfed.algorithms.contract import ClientState, Cohort, Learner, Weights, Work
-from leanfed.algorithms.decoupled import WithHead
+from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Tuning, Weights
+from leanfed.algorithms.decoupled import Decoupled
 from leanfed.algorithms.local import LocalRun, local_steps
 from leanfed.algorithms.objective import Objective
-from leanfed.records import Floats
 from leanfed.tasks.batch import Batch
+from leanfed.tasks.split import Split
 from leanfed.tasks.task import Task
 
 
 @final
 @ALGORITHMS.register("fedbabu")
-class FedBabu(WithHead):
-    """b <- b - eta grad_b F_n(b, h_0) with the initial head h_0 of all clients; h_n <- h_n - eta grad_h F_n(b, h_n).
+class FedBabu(Decoupled):
+    """b <- b - eta grad_b F_n(b, h_0) with the initial head h_0 of all clients, which nobody trains and nobody sends.
 
-    The paper tunes a client's head once, after the last round. Runs are tested on the way, so here a client's head
-    h_n, which starts as h_0, takes its `head_steps` steps in the rounds, on the base's features; the base never sees
-    it, and its steps are charged.
+    A client predicts with [b | h_0] after some steps of the whole model on its own samples, taken when the model is
+    used (`evaluation.tune_steps`); it keeps nothing.
     """
 
     name: Literal["fedbabu"] = "fedbabu"
+    tune_steps: int = Field(default=5, ge=0, le=10_000)
+    """Steps of a client from the server's base and the initial head to its own model (assumed; the paper tunes for
+    some epochs after the last round)."""
+
+    @override
+    def private_size(self, split: Split) -> int:
+        return 0
 
     @override
     def start_client(self, task: Task, client: int) -> ClientState:
-        """The head of the model that the server starts with."""
-        return ClientState(task.initial_shared(self.divide(task.split).reversed()))
+        return ClientState(torch.empty(0))
 
     @override
-    def work(self, batches: Floats | float) -> Work:
-        """The client's own head steps beside the base's gradient, which passes the initial head."""
-        return Work(head_passes=self.head_steps)
+    def tuning(self, training: Training) -> Tuning:
+        return Tuning(self.tune_steps, training.learning_rate)
 
     @override
     def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:
-        return local_steps(shared, cohort, _TwoHeads(learner), head_steps=self.head_steps)
+        return local_steps(shared, cohort, _InitialHead(learner))
 
     @override
     def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
-        return Weights(shared.unsqueeze(0), _initial_head(learner))
+        return _with_initial_head(shared.unsqueeze(0), learner)
+
+    @override
+    def personal_weights(self, server: ServerState, private: Tensor, learner: Learner) -> Weights:
+        return _with_initial_head(server.shared.unsqueeze(0), learner)
 
 
-def _initial_head(learner: Learner) -> Tensor:
-    """h_0, (1, d_P)."""
-    return learner.initial[learner.split.shared_size :].unsqueeze(0)
+def _with_initial_head(bases: Tensor, learner: Learner) -> Weights:
+    """Bases (1 or C, d_shared) under h_0."""
+    return Weights(bases, learner.initial[learner.split.shared_size :].unsqueeze(0))
 
 
-class _TwoHeads(Objective):
-    """Weights [b | h_n]: the base's gradient under the initial head, and the gradient of the client's own head."""
+class _InitialHead(Objective):
+    """The base's gradient under the initial head."""
 
     @override
     def loss_and_gradient(self, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
-        loss, gradient = self.learner.loss_and_gradient(Weights(weights.shared, _initial_head(self.learner)), batch)
-        base = gradient[:, : weights.shared.shape[1]].clone()
-        return loss, torch.cat([base, self.learner.head_gradient(weights, batch)], 1)
-
-    @override
-    def head_gradient(self, weights: Weights, batch: Batch) -> Tensor:
-        return self.learner.head_gradient(weights, batch)
+        loss, gradient = self.learner.loss_and_gradient(_with_initial_head(weights.shared, self.learner), batch)
+        return loss, gradient[:, : weights.shared.shape[1]].clone()

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor
 
-from leanfed.algorithms.contract import ClientState, ServerState
+from leanfed.algorithms.base import Algorithm
+from leanfed.algorithms.contract import ClientState, ServerState, Training, Tuning
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, Ints, Section
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import personal_model
 from leanfed.rounds.world import World
+from leanfed.streams import stream_seed
 from leanfed.tasks.losses import fit
+from leanfed.tasks.split import FlatModel
 from leanfed.tasks.task import Task
 
 BATCH = 200  # test samples per forward pass
@@ -29,8 +35,21 @@ class EvaluationSettings(Section):
     """Rounds from one evaluation to the next; the last round is always evaluated."""
     per_client: bool = False
     """Write each client's accuracy into the clients table."""
+    tune_steps: int | None = Field(default=None, ge=0, le=10_000)
+    """Before a test, steps of every client on a copy of its model, on its own training samples. None: as the method has
+    it (five of FedBABU, one of Per-FedAvg, none of the others). They are not charged: it is the use of a model."""
+    tune_rate: float | None = Field(default=None, gt=0, le=1_000)
+    """Learning rate of these steps. None: the method's, else training.learning_rate."""
     renew_statistics: int = Field(default=0, ge=0, le=10_000)
     """Before a test, renew running statistics on this many batches of the client's own training samples; 0: do not."""
+
+    def tuning(self, algorithm: Algorithm, training: Training) -> Tuning:
+        """What clients do with a copy of their models before a test."""
+        steps, rate = algorithm.tuning(training)
+        return Tuning(
+            steps if self.tune_steps is None else self.tune_steps,
+            self.tune_rate or rate or training.learning_rate,
+        )
 
 
 @dataclass(frozen=True)
@@ -139,9 +158,12 @@ def client_result(
     world: World, server: ServerState, state: ClientState, learner: FlatLearner, client: int
 ) -> ClientResult:
     """The scores of one client's model on its own test set."""
-    weights, model = personal_model(world.algorithm, server, state, learner), learner.model
+    weights, model = torch.cat(personal_model(world.algorithm, server, state, learner)), learner.model
+    if world.tuning.steps:
+        weights = _tuned(world, weights, model, client)
     if world.renew_statistics:
-        model.measure_statistics(weights, world.renewal(client))
+        renewal = world.own_batches("renewal", client, world.renew_statistics)
+        model.measure_statistics(weights, (batch.inputs for batch in renewal))
     rows, spec = world.task.partition.test[client], world.task.loss
     loss, count, hits, sums = 0.0, 0, Hits(0, 0, 0), dict.fromkeys(spec.scores, 0.0)
     for start in range(0, len(rows), BATCH):
@@ -154,6 +176,18 @@ def client_result(
         loss += spec.summed(outputs, batch.labels)
         count += batch.labels.numel()
     return ClientResult(loss / count, {name: total / count for name, total in sums.items()}, hits)
+
+
+def _tuned(world: World, weights: Tensor, model: FlatModel, client: int) -> Tensor:
+    """A client's weights (d,) after its tuning; the model's running statistics go along."""
+    random = torch.random.fork_rng(devices=[]) if model.random else nullcontext()
+    with random:
+        if model.random:
+            torch.manual_seed(stream_seed(world.task.seed, "tuning", client) % 2**63)
+        for batch in world.own_batches("tuning", client, world.tuning.steps):
+            _, gradient = model.loss_and_gradient(weights, batch.inputs, batch.labels)
+            weights = weights.sub(gradient, alpha=world.tuning.rate)
+    return weights
 
 
 def majority_f1(task: Task) -> float | None:

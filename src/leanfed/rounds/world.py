@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from leanfed.algorithms.base import Algorithm
-from leanfed.algorithms.contract import ClientState, Cohort, Training
+from leanfed.algorithms.contract import ClientState, Cohort, Training, Tuning
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.adversary import Adversary
@@ -22,6 +21,7 @@ from leanfed.rounds.exchange import STATISTICS
 from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.selection import Moment, Participation, select
 from leanfed.streams import stream
+from leanfed.tasks.batch import Batch
 from leanfed.tasks.chain import Chain, stage_share, tail_share
 from leanfed.tasks.models import MODELS
 from leanfed.tasks.split import FlatModel, Split
@@ -37,6 +37,7 @@ class World:
     training: Training
     participation: Participation
     renew_statistics: int = 0  # batches on which a client renews its running statistics before a test
+    tuning: Tuning = field(default_factory=Tuning)  # of a copy of a client's model, before a test
     scratch: Path | None = None  # folder for client states that do not fit into memory
     aggregation: Aggregation = field(default_factory=WeightedMean)
     adversary: Adversary = field(default_factory=Adversary)
@@ -141,11 +142,11 @@ class World:
             return np.full(len(clients), float(settings.local_steps))
         return settings.local_epochs * np.ceil(self.task.partition.sizes[list(clients)] / settings.batch_size)
 
-    def renewal(self, client: int) -> Iterator[Tensor]:
-        """Batches of a client's own training inputs, the same at every test."""
-        rows, rng = self.task.partition.train[client], stream(self.task.seed, "renewal", client)
-        for _ in range(self.renew_statistics):
-            yield self.task.train.batch(draw_rows(rows, self.training.batch_size, rng)).inputs
+    def own_batches(self, purpose: str, client: int, count: int) -> Iterator[Batch]:
+        """Batches of a client's own training samples for its test, the same at every test."""
+        rows, rng = self.task.partition.train[client], stream(self.task.seed, purpose, client)
+        for _ in range(count):
+            yield self.task.train.batch(draw_rows(rows, self.training.batch_size, rng))
 
     def alone(self, state: ClientState, client: int, number: int, k: float, r: float) -> Cohort:
         """One client's part of a round, as a cohort of one."""

@@ -221,6 +221,7 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
         training=settings.training,
         participation=settings.participation,
         renew_statistics=settings.evaluation.renew_statistics,
+        tuning=settings.evaluation.tuning(settings.algorithm, settings.training),
         scratch=scratch,
         aggregation=settings.aggregation,
         adversary=settings.adversary,

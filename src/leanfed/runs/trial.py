@@ -15,6 +15,7 @@ from leanfed.rounds.loop import start
 from leanfed.rounds.world import World
 from leanfed.tasks.partition import Partition
 
+TUNING_PASSES = 3  # forward passes that a step takes the time of
 TRIED_STEPS, TRIED_BATCH = 20, 512  # the most that is tried of a client's steps and of its samples in a step
 LEAST_BATCH = 2  # the fewest samples: batch normalisation has no variance of one
 LARGE_MODEL = 1_000_000  # values from which a thread tries one client, not two
@@ -107,7 +108,7 @@ def round_seconds(line: Line, world: World, trial: World, clients: tuple[int, ..
 
 def test_samples(world: World) -> Floats:
     """Samples that every client's test passes through its model (N,), with those that renew running statistics."""
-    renewed = world.renew_statistics * world.training.batch_size
+    renewed = (world.renew_statistics + TUNING_PASSES * world.tuning.steps) * world.training.batch_size
     return np.array([len(rows) + renewed for rows in world.task.partition.test], dtype=float)
 
 
@@ -136,6 +137,7 @@ def shortened(world: World) -> World:
         training=training,
         algorithm=world.algorithm.model_copy(update=fewer),
         renew_statistics=min(world.renew_statistics, TRIED_STEPS),
+        tuning=world.tuning._replace(steps=min(world.tuning.steps, TRIED_STEPS)),
     )
 
 

@@ -58,8 +58,14 @@ def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Ben
     task = build_task(settings.task, settings.seed, data_root, owner=owner)
     if task.loss.judged_by != "accuracy":
         raise SettingsError("Devices report accuracies, which this task does not have. Choose a task with classes.")
-    renew = settings.evaluation.renew_statistics
-    world = World(task, settings.algorithm, settings.training, settings.participation, renew)
+    world = World(
+        task,
+        settings.algorithm,
+        settings.training,
+        settings.participation,
+        renew_statistics=settings.evaluation.renew_statistics,
+        tuning=settings.evaluation.tuning(settings.algorithm, settings.training),
+    )
     return Bench(settings, world, world.new_learner())
 
 
