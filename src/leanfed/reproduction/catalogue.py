@@ -18,6 +18,7 @@ from leanfed.reproduction.library import FinishedRun
 from leanfed.runs.settings import Settings
 
 FORMS: Final = ("plain", "safe", "fast")  # of FLPDSP-OPT: as published, with its heads kept, ours
+GUESS: Final = "majority guess"  # always predicting each client's most frequent label; a row, or a quantity
 
 
 @dataclass(frozen=True)

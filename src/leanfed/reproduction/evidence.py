@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import polars as pl
 from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.charts.tables import latex
 from leanfed.files import make_folder, read_json, write_text
-from leanfed.reproduction.catalogue import Entry, Line, Measured
+from leanfed.reproduction.catalogue import GUESS, Entry, Line, Measured
 from leanfed.reproduction.entry_page import entry_text
 from leanfed.reproduction.judging import BAD, Book, Number, key_of, plain
 from leanfed.reproduction.layout import layout
@@ -48,7 +48,7 @@ def write_evidence(
         "numbers": [number_of(number) for number in book.numbers],
     }
     write_numbers(folder, book)
-    write_curves(folder, entry, measured.lines)
+    write_curves(folder, entry, measured.lines, guesses(book))
     blocks = layout(results["numbers"], results["layout"])
     if blocks:
         notes = ["ours: mean over seeds, the paper's number in brackets; n.r.: not reached"]
@@ -149,8 +149,14 @@ def write_numbers(folder: Path, book: Book) -> None:
     write_table(folder / "numbers.parquet", pl.DataFrame(rows, schema=schema))
 
 
-def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
-    """The points of a figure as Parquet, and the figure as PNG and PDF."""
+def guesses(book: Book) -> dict[str, float]:
+    """The majority guess of every partition (or panel) that has one, as a mean over seeds."""
+    found = (number for number in book.numbers if GUESS in number.labels.values() and number.mean is not None)
+    return {number.labels.get("partition") or number.labels["panel"]: float(number.mean or 0.0) for number in found}
+
+
+def write_curves(folder: Path, entry: Entry, lines: Sequence[Line], floors: Mapping[str, float]) -> None:
+    """The points of a figure as Parquet, and the figure as PNG and PDF; `floors` are the panels' majority guesses."""
     if not lines:
         return
     points = [
@@ -170,6 +176,7 @@ def write_curves(folder: Path, entry: Entry, lines: Sequence[Line]) -> None:
             ],
             entry.form.x_label,
             entry.form.y_label,
+            floor=floors.get(name, floors.get(name.partition(") ")[2])),  # a panel "(a) Class-4", or a partition
             title=name,
             y_log=entry.form.y_log,
         )

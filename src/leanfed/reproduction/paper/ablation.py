@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Job, Line, Measured, Outcome, Scale
+from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Job, Line, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Every, Labels, Less, Trend
 from leanfed.reproduction.paper.protocol import EQUAL, LOOKS, MNIST, OPT, OWN, Changes, at_time, curve_of
 from leanfed.runs.compare import ComparedRun
@@ -82,7 +82,8 @@ def _panel_numbers(panel: str, curves: Mapping[str, ComparedRun]) -> list[tuple[
     if not curves:
         return []
     moment = min(curve.spent["latency_s"][-1] for curve in curves.values())
-    numbers: list[tuple[Labels, float | None]] = []
+    guess = next(iter(curves.values())).majority_guess
+    numbers: list[tuple[Labels, float | None]] = [(cell(panel, GUESS, FINAL), guess)]
     for name, curve in curves.items():
         found = {
             FINAL: curve.accuracy[-1],

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Job, Measured, Outcome, Scale
+from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Job, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Every, Labels, Less
 from leanfed.reproduction.paper.protocol import (
     EQUAL,
@@ -43,7 +43,7 @@ ROWS: Final[Mapping[str, Changes]] = {
     "FedAvg-S, equal": EQUAL["FedAvg-S, equal"],
     "FedAvg, equal": EQUAL["FedAvg, equal"],
 }
-FINAL, GUESS = "accuracy, mean of the last three", "majority guess"
+FINAL = "accuracy, mean of the last three"
 
 
 def jobs(scale: Scale) -> list[Job]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from leanfed.charts.costs import sustained_crossing
 from leanfed.files import read_json
-from leanfed.reproduction.catalogue import Claim, Entry, Form, Line, Measured, Outcome, Scale
+from leanfed.reproduction.catalogue import GUESS, Claim, Entry, Form, Line, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Every, Labels, Less, lowest
 from leanfed.reproduction.paper.protocol import (
     EQUAL,
@@ -23,7 +23,6 @@ from leanfed.runs.compare import ComparedRun
 
 FINAL, END_LOSS, SHARED_LOSS = "final accuracy", "final loss", "loss when the quickest run ends"
 END_F1 = "final pooled F1"
-GUESS = "majority guess"  # the row of a trivial predictor
 GAIN = "points above the majority guess"
 SUSTAINED = "sustained seconds to"  # from then on never more than half a point below
 OWN_PACE = "seconds to 95 % of its own final accuracy"

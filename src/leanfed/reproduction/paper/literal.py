@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
+from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Every
 from leanfed.reproduction.paper.protocol import EQUAL, LOOKS, MNIST, OPT, curve_of, line_of, with_quantity
 
@@ -23,7 +23,7 @@ def _measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
     for outcome in outcomes:
         curve, seed = curve_of(outcome), outcome.job.settings.seed
         values.append((with_quantity(outcome.job.labels, FINAL), seed, curve.accuracy[-1]))
-        values.append((with_quantity(outcome.job.labels, "majority guess"), seed, curve.majority_guess))
+        values.append((with_quantity(outcome.job.labels, GUESS), seed, curve.majority_guess))
     lines = [
         line_of(outcome, curve_of(outcome).accuracy, outcome.job.labels["partition"])
         for outcome in outcomes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
+from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Less
-from leanfed.reproduction.paper.figures import FINAL, GAIN, GUESS, cell
+from leanfed.reproduction.paper.figures import FINAL, GAIN, cell
 from leanfed.reproduction.paper.protocol import LOOKS, Study, curve_of, line_of, with_quantity
 
 STUDY = Study(
