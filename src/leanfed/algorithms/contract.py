@@ -120,6 +120,7 @@ class Cohort:
     memory: Mapping[str, Tensor]  # name -> (C, size), as in `Algorithm.holds`; zeros before a client's first round
     batches: Iterable[Batch]  # one per step, read once: inputs (C, B, ...), labels (C, B)
     steps: int  # number of batches
+    values: str = "float32"  # what uploaded values travel as; engines round them (`rounds.coding`)
 
     @property
     def rate(self) -> float:

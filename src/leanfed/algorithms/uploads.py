@@ -12,9 +12,10 @@ from torch import Tensor
 
 from leanfed.algorithms.contract import Cohort
 from leanfed.compression import exact
+from leanfed.compression.levels import Range
 from leanfed.compression.picks import Chosen, Picks, Positions
 from leanfed.compression.selection import drawn
-from leanfed.compression.sparsify import Sparsification
+from leanfed.compression.sparsify import RESIDUAL, Sparsification
 from leanfed.records import Floats, Ints, kept_counts
 from leanfed.streams import stream
 
@@ -26,6 +27,7 @@ class Upload:
     size: int  # length of the shared vector
     values: Tensor  # (entries,) float32, or bool for a mask
     positions: Tensor | None = None  # (entries,) int64
+    scale: Range | None = None  # of coded values
 
     @property
     def entries(self) -> int:
@@ -160,11 +162,11 @@ def sparsified(
     if settings.select == "topk" and not settings.error_feedback and (counts == size).all():
         return Dense(gradient, size), {}
     if settings.error_feedback:
-        gradient[:, :size].add_(cohort.memory["residual"])
+        gradient[:, :size].add_(cohort.memory[RESIDUAL])
     by_size = settings.select == "topk"
     chosen = picks.largest(gradient, counts, size) if by_size else _drawn(gradient, counts, size, cohort)
     scale = np.divide(size, counts, out=np.ones(len(counts)), where=counts > 0) if settings.rescale else None
-    memory = {"residual": chosen.rest()} if settings.error_feedback else {}
+    memory = {RESIDUAL: chosen.rest()} if settings.error_feedback else {}
     return Sparse(gradient, size, chosen, counts, scale), memory
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from leanfed.compression.frame import LARGEST_SIZE, FrameError, bitmap_bytes, seal, unseal
+from leanfed.compression.levels import Range
 from leanfed.compression.positions import Mode, Positions, decode_positions, encode_positions
 from leanfed.compression.values import BITS, MASK, Floats, dtype_coded, dtype_named, pack_values, unpack_values
 
@@ -50,8 +51,12 @@ class SparseUpdate:
         return vector
 
 
-def encode(size: int, positions: ArrayLike | None, values: ArrayLike, dtype: str = "float32") -> bytes:
+def encode(
+    size: int, positions: ArrayLike | None, values: ArrayLike, dtype: str = "float32", scale: Range | None = None
+) -> bytes:
     """Write the given entries of a vector of `size` as a frame; without positions, `values` is the whole vector.
+
+    Values of a coded type must have been rounded (`values.rounded`) and come with their scale.
 
     If every entry is given, the frame is dense. Sending zeros for a few absent entries could make a frame shorter, but
     only by some bytes (and one more per 360,000 entries, for 16-bit values), and would lose which entries were sent.
@@ -65,7 +70,7 @@ def encode(size: int, positions: ArrayLike | None, values: ArrayLike, dtype: str
     places = None if positions is None else _checked_positions(size, positions)
     _check_counts(size, size if places is None else len(places), len(numbers))
     mode, section = (Mode.ALL, b"") if places is None else encode_positions(size, places)
-    return seal(value_type.code, mode, size, len(numbers), section, pack_values(numbers, dtype))
+    return seal(value_type.code, mode, size, len(numbers), section, pack_values(numbers, dtype, scale))
 
 
 def decode(frame: Bytes, *, max_size: int) -> SparseUpdate:

@@ -8,6 +8,8 @@ from pydantic import model_validator
 
 from leanfed.records import Section
 
+RESIDUAL = "residual"  # the memory of error feedback
+
 
 class Sparsification(Section):
     """How the entries of a gradient are chosen."""
@@ -27,4 +29,4 @@ class Sparsification(Section):
 
     def holds(self, size: int) -> dict[str, int]:
         """The memory of error feedback by name, with its size: the unsent part of a gradient of `size` entries."""
-        return {"residual": size} if self.error_feedback else {}
+        return {RESIDUAL: size} if self.error_feedback else {}

@@ -1,4 +1,4 @@
-"""Values on the wire: float32, float16 or bfloat16, always finite."""
+"""Values on the wire: floats of 32 or 16 bits, or coded in 8, 4 or 1 (`levels`); always finite."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leanfed.compression.frame import FrameError
+from leanfed.compression.levels import SCALE_BITS, Range, coded, pack_levels, section_bytes, unpack_levels
 from leanfed.errors import nearest
 
 Floats = NDArray[np.float32]
+Pack = Callable[[Floats], bytes]
+Unpack = Callable[[memoryview], Floats]
 
 
 class NotFiniteError(FrameError):
@@ -23,12 +26,36 @@ class ValueType:
     """How a value is written on the wire."""
 
     code: int  # its number in the header
-    width_bytes: int
-    pack: Callable[[Floats], bytes]
-    unpack: Callable[[memoryview], Floats]
+    bits: int
+    pack: Callable[[Floats, Range | None], bytes]
+    unpack: Callable[[memoryview, int], Floats]  # a section of the right length, and how many values it holds
+    scaled: bool = False  # whether values are levels of a scale, which is sent along
+
+    def section_bytes(self, count: int) -> int:
+        """Bytes of so many values."""
+        return section_bytes(self.bits, count) if self.scaled else count * self.bits // 8
+
+    @property
+    def beside_bits(self) -> int:
+        """Bits that are sent once, however many values there are."""
+        return SCALE_BITS if self.scaled else 0
 
 
-def _unpack_as(layout: str) -> Callable[[memoryview], Floats]:
+def _as_floats(code: int, bits: int, pack: Pack, unpack: Unpack) -> ValueType:
+    return ValueType(code, bits, lambda values, scale: pack(values), lambda section, count: unpack(section))
+
+
+def _as_levels(code: int, bits: int) -> ValueType:
+    return ValueType(
+        code,
+        bits,
+        lambda values, scale: pack_levels(values, bits, scale),
+        lambda section, count: unpack_levels(section, bits, count),
+        scaled=True,
+    )
+
+
+def _unpack_as(layout: str) -> Unpack:
     return lambda section: np.frombuffer(section, layout).astype(np.float32)
 
 
@@ -49,27 +76,39 @@ def _pack_float16(values: Floats) -> bytes:
 
 MASK, BITS = 0, 4  # the codes of frames without values: positions of the set bits; or positions, and a bit for each
 VALUE_TYPES = {
-    "float32": ValueType(1, 4, lambda v: v.astype("<f4", copy=False).tobytes(), _unpack_as("<f4")),
-    "float16": ValueType(2, 2, _pack_float16, _unpack_as("<f2")),
-    "bfloat16": ValueType(3, 2, _pack_bfloat16, _unpack_bfloat16),
+    "float32": _as_floats(1, 32, lambda v: v.astype("<f4", copy=False).tobytes(), _unpack_as("<f4")),
+    "float16": _as_floats(2, 16, _pack_float16, _unpack_as("<f2")),
+    "bfloat16": _as_floats(3, 16, _pack_bfloat16, _unpack_bfloat16),
+    "log8": _as_levels(5, 8),
+    "log4": _as_levels(6, 4),
+    "sign": _as_levels(7, 1),
 }
 _NAMES = {value_type.code: name for name, value_type in VALUE_TYPES.items()}
 
 
-def pack_values(values: Floats, dtype: str) -> bytes:
-    """Write finite values; refuses a value that is too large for a narrower type."""
-    section = VALUE_TYPES[dtype].pack(values)
-    if dtype != "float32":
-        _refuse_overflow(values, VALUE_TYPES[dtype].unpack(memoryview(section)), dtype)
+def rounded(values: Floats, dtype: str, rng: np.random.Generator) -> tuple[Floats, Range | None]:
+    """The values as a receiver reads them, and their scale if they have one; `rng` decides between two levels."""
+    kind = VALUE_TYPES[dtype]
+    if kind.scaled:
+        return coded(values, kind.bits, rng)
+    return unpack_values(memoryview(pack_values(values, dtype)), dtype, len(values)), None
+
+
+def pack_values(values: Floats, dtype: str, scale: Range | None = None) -> bytes:
+    """Write finite values; refuses a value that is too large for a narrower type, or not on its scale."""
+    kind = VALUE_TYPES[dtype]
+    section = kind.pack(values, scale)
+    if dtype != "float32" and not kind.scaled:
+        _refuse_overflow(values, kind.unpack(memoryview(section), len(values)), dtype)
     return section
 
 
 def unpack_values(section: memoryview, dtype: str, count: int) -> Floats:
     """Read `count` values as float32; refuses a wrong length and anything that is not finite."""
-    expected = count * VALUE_TYPES[dtype].width_bytes
+    expected = VALUE_TYPES[dtype].section_bytes(count)
     if len(section) != expected:
         raise FrameError(f"Frame refused: {len(section)} bytes of values where {count} {dtype} take {expected}.")
-    values = VALUE_TYPES[dtype].unpack(section)
+    values = VALUE_TYPES[dtype].unpack(section, count)
     if not np.isfinite(values).all():
         raise NotFiniteError("Frame refused: it holds values that are not finite.")
     return values

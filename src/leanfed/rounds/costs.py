@@ -10,16 +10,16 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from leanfed.algorithms.base import Algorithm
+from leanfed.compression.values import VALUE_TYPES
 from leanfed.errors import SettingsError
 from leanfed.quantities import SCHEMA, in_order
-from leanfed.records import Floats, RoundPlan, Section
+from leanfed.records import Floats, Ints, RoundPlan, Section
 from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.world import World
 from leanfed.wireless import cost
 from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, SampledFleet
 from leanfed.wireless.fleet_file import read_fleet
-from leanfed.wireless.payload import dense_bits, exact_bits, mask_bits, paper_bits
+from leanfed.wireless.payload import exact_bits, mask_bits, paper_bits
 from leanfed.wireless.round_cost import RoundCost, Workload, round_cost
 
 OVER_CLIENTS: Final[dict[str, Callable[[Floats], Any]]] = {"sum": np.sum, "max": np.max, "mean": np.mean}
@@ -42,7 +42,11 @@ class RadioSettings(Section):
     payload: Literal["exact", "paper"] = "exact"
     """The bits that latency and energy are charged for: the exact count, or the paper's S."""
     value_bits: Literal[16, 32, 64] = 32
-    """F, bits of one value."""
+    """F, bits of one value; it changes what is charged. What is sent changes with `values`."""
+    values: Literal["float32", "float16", "bfloat16", "log8", "log4", "sign"] | None = None
+    """What uploaded values travel as, in place of `value_bits`: clients round before they send, and error feedback
+    remembers what rounding took. log8 and log4 are a sign and a level on a logarithmic scale, rounded at random so that
+    the mean stays; sign is one bit and the mean magnitude. Masks have no values. None: not rounded."""
     downlink: Literal["neglected", "broadcast"] = "neglected"
     """The broadcast of the shared part: free as in the paper, or at 33 dBm to the worst participant."""
     wire: bool = False
@@ -63,9 +67,33 @@ class RadioSettings(Section):
 
     @model_validator(mode="after")
     def _the_codec_has_no_64_bit_values(self) -> RadioSettings:
-        if self.wire and self.value_bits == 64:
+        if self.wire and self.value_bits == 64 and self.values is None:
             raise ValueError("wire = true sends 32- or 16-bit values; set value_bits = 32 or 16")
+        if self.values is not None and self.value_bits not in (32, self.bits):
+            raise ValueError(
+                f"value_bits = {self.value_bits}, but values = '{self.values}' have {self.bits}; leave value_bits out"
+            )
         return self
+
+    @property
+    def bits(self) -> int:
+        """Bits of one uploaded value."""
+        return self.value_bits if self.values is None else VALUE_TYPES[self.values].bits
+
+    @property
+    def float_bits(self) -> int:
+        """Bits of one value that is not coded: of the model that the server sends, and of running statistics."""
+        return self.value_bits if self.values is None else 32
+
+    @property
+    def wire_type(self) -> str:
+        """The value type of uploads in the codec."""
+        return self.values or {32: "float32", 16: "float16", 64: "float32"}[self.value_bits]
+
+    @property
+    def scale_bits(self) -> int:
+        """Bits of an upload for the scale of its values."""
+        return 0 if self.values is None else VALUE_TYPES[self.values].beside_bits
 
     def open_fleet(self, clients: int, seed: int) -> Fleet:
         """The devices of a run, one per client."""
@@ -144,15 +172,14 @@ class Accountant:
 
     def bill(self, plan: RoundPlan, outcome: RoundOutcome) -> RoundBill:
         """The costs of one round, per participant."""
-        algorithm = self.world.algorithm
-        beside = self.settings.value_bits * self.world.statistics_size
-        exact, paper = upload_bits(algorithm, self.world.vector_size, outcome.entries, self.settings.value_bits, beside)
+        radio = self.settings
+        exact, paper = upload_bits(self.world, radio, outcome.entries)
         workload = Workload(
             upload_bits=exact if self.settings.payload == "exact" else paper,
             computed_share=computed_share(self.world, self.settings, plan.r, self.world.batches(plan.participants)),
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
-            download_bits=float(dense_bits(self.world.vector_size, value_bits=self.settings.value_bits)) + beside
+            download_bits=radio.float_bits * float(self.world.vector_size + self.world.statistics_size)
             if plan.participants
             else 0.0,
         )
@@ -215,20 +242,20 @@ def computed_share(world: World, radio: RadioSettings, r: Floats, batches: Float
     return np.asarray(kept * whole.passes + r * whole.head_passes * work.further)
 
 
-def upload_bits(
-    algorithm: Algorithm, size: int, entries: Floats | Any, value_bits: int, beside: float = 0.0
-) -> tuple[Floats, Floats]:
-    """(exact, paper) bits of uploads of `entries` values out of `size`, each with `beside` additional bits.
+def upload_bits(world: World, radio: RadioSettings, entries: Ints) -> tuple[Floats, Floats]:
+    """(exact, paper) bits of uploads of so many values, with running statistics where they are shared.
 
     The paper's S is for values with positions; uploads without positions have the same count in both.
     """
-    if algorithm.upload_form == "mask":
+    form, size, beside = world.algorithm.upload_form, world.vector_size, radio.float_bits * world.statistics_size
+    if form == "mask":
         bits = np.asarray(mask_bits(entries)) + beside
         return bits, bits
-    exact = exact_bits(size, entries, value_bits=value_bits) + beside
-    if algorithm.upload_form == "dense":
+    more = beside + radio.scale_bits * (entries > 0)
+    exact = exact_bits(size, entries, value_bits=radio.bits) + more
+    if form == "dense":
         return exact, exact
-    return exact, paper_bits(size, entries / size, value_bits=value_bits) + beside
+    return exact, paper_bits(size, entries / size, value_bits=radio.bits) + more
 
 
 def of_participants(state: FleetState, participants: tuple[int, ...]) -> FleetState:

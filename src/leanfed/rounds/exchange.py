@@ -23,6 +23,7 @@ from leanfed.algorithms.uploads import Listed, Upload
 from leanfed.compression import exact
 from leanfed.errors import InputError
 from leanfed.records import Floats, Ints
+from leanfed.rounds.coding import with_coded_values
 from leanfed.rounds.wire import through_wire
 from leanfed.streams import stream_seed
 from leanfed.tasks.split import FlatModel
@@ -44,12 +45,12 @@ def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: Fl
         if keeps or model.random:
             learner.load_clients(_with_shared(own, server, model), seeds)
         updates = algorithm.client_update(server.shared, cohort, learner)
-    uploads = Listed(list(updates.uploads))
+    updates = with_coded_values(replace(updates, uploads=Listed(list(updates.uploads))), cohort)
     if not keeps:
-        return replace(updates, uploads=uploads)
+        return updates
     after, places = learner.statistics(), model.statistics.places
     memory = {**updates.memory, STATISTICS: after}
-    return replace(updates, uploads=uploads, memory=memory, statistics=after[:, places] if len(places) else None)
+    return replace(updates, memory=memory, statistics=after[:, places] if len(places) else None)
 
 
 @contextmanager

@@ -158,8 +158,7 @@ class Planner:
         """The bits that each participant sends at the method's own rates."""
         radio, algorithm = self.accountant.settings, self.world.algorithm
         entries = algorithm.entries(self.world.split, plan.k, plan.r)
-        beside = radio.value_bits * self.world.statistics_size
-        exact, paper = upload_bits(algorithm, self.world.vector_size, entries, radio.value_bits, beside)
+        exact, paper = upload_bits(self.world, radio, entries)
         return exact if radio.payload == "exact" else paper
 
     def _work(self, plan: RoundPlan) -> Floats:
@@ -274,7 +273,7 @@ class Planner:
             base_size=split.size if fixed else split.shared_size,
             head_size=0 if fixed else split.private_size,
             head_work=head_work,
-            value_bits=radio.value_bits,
+            value_bits=radio.bits,
             theta1=settings.theta1,
             theta2=settings.theta2,
         )

@@ -23,7 +23,7 @@ def to_frame(upload: Upload, dtype: str) -> bytes:
     if upload.values.dtype == torch.bool:
         bits = upload.values.numpy()
         return encode_mask(bits) if positions is None else encode_bits(upload.size, positions, bits)
-    return encode(upload.size, positions, upload.values.numpy(), dtype)
+    return encode(upload.size, positions, upload.values.numpy(), dtype, upload.scale)
 
 
 def from_frame(frame: bytes, *, max_size: int, mask: bool = False) -> Upload:

@@ -42,6 +42,7 @@ class World:
     aggregation: Aggregation = field(default_factory=WeightedMean)
     adversary: Adversary = field(default_factory=Adversary)
     ledger: Ledger | None = None  # of a private run
+    values: str = "float32"  # what uploaded values travel as
 
     @cached_property
     def liars(self) -> frozenset[int]:
@@ -169,4 +170,5 @@ class World:
             memory={name: rows.unsqueeze(0) for name, rows in memory.items()},
             batches=(batch.alone() for batch in drawn),
             steps=settings.local_steps if passes is None else passes * batches,
+            values=self.values,
         )

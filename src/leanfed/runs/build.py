@@ -59,7 +59,6 @@ from leanfed.tasks.task import Task, build_task
 from leanfed.theory.recorded import with_bounds
 
 Notify = Callable[[str], None]
-WIRE_TYPES = {32: "float32", 16: "float16"}  # value width -> how the codec sends it
 EXPLODED, LEAST_LOSS = 1e6, 1e-3  # a loss this many times the first, which counts as no less than that
 SECRET = ("--token",)  # options whose value stays out of the folder
 TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
@@ -226,6 +225,7 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
         aggregation=settings.aggregation,
         adversary=settings.adversary,
         ledger=_ledger(settings, task),
+        values=settings.radio.values or "float32",
     )
     check_fit(world)
     return world
@@ -264,7 +264,7 @@ def within_budget(settings: Settings, ledger: Ledger | None) -> Settings:
 
 def engine_of(settings: Settings, world: World) -> Engine:
     """What computes the rounds."""
-    wire = WIRE_TYPES[settings.radio.value_bits] if settings.radio.wire else None
+    wire = settings.radio.wire_type if settings.radio.wire else None
     return choose_engine(world, settings.run.engine, settings.run.threads, wire=wire)
 
 

@@ -29,8 +29,10 @@ FAST = {"rule": "joint", "form": "fast", "deadline_s": 5.0, "energy_budget_j": N
         {"algorithm": {"name": "fedavg"}, "training": {"batch_size": 8, "momentum": 0.9}},
         {"training": {"batch_size": 8, "local_steps": 3}, "participation": {"fraction": 0.6}},
         {"allocation": FAST},
+        {"algorithm": {"name": "flpdsp", "sparsify": {"error_feedback": True}}, "radio": {"values": "log4"}},
+        {"algorithm": {"name": "fedbabu", "tune_steps": 2}},
     ],
-    ids=["flpdsp", "fedmask", "momentum", "steps", "joint"],
+    ids=["flpdsp", "fedmask", "momentum", "steps", "joint", "coded", "tuned"],
 )
 def test_a_fleet_learns_what_the_simulator_learns(tmp_path: Path, changes: dict[str, Any]) -> None:
     settings = settings_of(**changes)

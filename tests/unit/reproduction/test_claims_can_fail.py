@@ -94,7 +94,7 @@ def dealt(book: Book, cells: list[dict[str, str]], others: list[dict[str, str]])
 def guessed(book: Book) -> Book:
     """Every method names each client's largest class: no target is met, nothing is gained, all losses are alike."""
     guesses = {
-        one.labels["partition"]: mean
+        one.labels.get("partition") or one.labels["panel"]: mean
         for one in book.numbers
         if one.labels.get("method") == GUESS and (mean := one.mean) is not None
     }
@@ -105,12 +105,12 @@ def guessed(book: Book) -> Book:
             return 0.1 if "FedMask" in one.labels["method"] else 1.0  # whoever has the shorter rounds is first
         if "lead over" in quantity or quantity == GAIN:
             return 0.0
-        if quantity.startswith(("seconds to", SUSTAINED, "latency", "energy", "uplink", "TFLOPs")):
+        if quantity.startswith(("seconds to", SUSTAINED, "latency", "energy", "uplink", "megabits", "TFLOPs")):
             return None
         if "loss" in quantity:
             return 2.3
         if any(word in quantity for word in ("accuracy", "decile", "F1")):
-            return guesses.get(one.labels.get("partition", ""), 0.5)
+            return guesses.get(one.labels.get("partition") or one.labels.get("panel", ""), 0.5)
         return value
 
     return changed(book, guess)

@@ -9,7 +9,7 @@ import torch
 
 from leanfed.algorithms.uploads import Upload
 from leanfed.compression.frame import OVERHEAD_BYTES, FrameError, bitmap_bytes
-from leanfed.compression.values import NotFiniteError
+from leanfed.compression.values import VALUE_TYPES, NotFiniteError
 from leanfed.deployment.learning.messages import Answer, Device, MessageError, Order
 from leanfed.rounds.wire import from_frame
 
@@ -24,14 +24,14 @@ class Expected:
     size: int  # entries of the shared vector
     entries: int  # number of them that are sent
     mask: bool
-    value_bytes: int
+    values: str  # what they travel as
     last_frame: str | None  # SHA-256 of the client's last accepted update
     samples: float = float("inf")  # the most that go through the training that was ordered
 
     @property
     def most_bytes(self) -> int:
         """Upper bound of a valid frame: header, one bit per entry, every value or its bit."""
-        values = bitmap_bytes(self.entries) if self.mask else self.entries * self.value_bytes
+        values = bitmap_bytes(self.entries) if self.mask else VALUE_TYPES[self.values].section_bytes(self.entries)
         return OVERHEAD_BYTES + bitmap_bytes(self.size) + values
 
 

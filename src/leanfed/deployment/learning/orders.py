@@ -23,7 +23,7 @@ def make_orders(
     world: World,
     *,
     evaluate: bool,
-    value_bits: int,
+    values: str,
 ) -> list[Expected]:
     """Training for the plan's participants; where a test is due, all members test, participants before they train."""
     given = _given(plan, world) if plan is not None else {}
@@ -48,7 +48,7 @@ def make_orders(
         mask = world.algorithm.upload_form == "mask"
         size = world.vector_size
         most = most_samples(world, member)
-        expected.append(Expected(order, size, entries, mask, value_bits // 8, member.last_frame, most))
+        expected.append(Expected(order, size, entries, mask, values, member.last_frame, most))
     return expected
 
 

@@ -294,10 +294,10 @@ class FleetServer:
         if plan is not None:  # whoever rests is not asked to test either
             there = [client for client in there if client in self._planner().available]
         chosen = [self.inbox.members[client] for client in there]
-        width = self.settings.radio.value_bits
+        values = self.settings.radio.wire_type
         world = self._planner().world
         for expected in make_orders(
-            self.run_name, progress.round, chosen, plan, world, evaluate=evaluate, value_bits=width
+            self.run_name, progress.round, chosen, plan, world, evaluate=evaluate, values=values
         ):
             order = expected.order
             kind = "train" if order.train else "evaluate"

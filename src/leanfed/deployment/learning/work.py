@@ -23,7 +23,6 @@ from leanfed.rounds.evaluation import client_result
 from leanfed.rounds.exchange import train
 from leanfed.rounds.wire import from_frame, to_frame
 from leanfed.rounds.world import World
-from leanfed.runs.build import WIRE_TYPES
 from leanfed.runs.settings import Settings
 from leanfed.tasks.guess import guess_score
 from leanfed.tasks.task import build_task
@@ -65,6 +64,7 @@ def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Ben
         settings.participation,
         renew_statistics=settings.evaluation.renew_statistics,
         tuning=settings.evaluation.tuning(settings.algorithm, settings.training),
+        values=settings.radio.values or "float32",
     )
     return Bench(settings, world, world.new_learner())
 
@@ -133,7 +133,7 @@ def _train(
         )
     seconds, joules, samples = time.perf_counter() - began, meter.joules(), int(updates.samples[0])
     (upload,) = updates.uploads
-    frame = to_frame(upload, WIRE_TYPES[bench.settings.radio.value_bits])
+    frame = to_frame(upload, bench.settings.radio.wire_type)
     store.note_sent(order.round, frame)
     store.hold(updates.state(0), order.round, order.token)
     trained = {"frame": frame, "loss": float(updates.loss[0]), "samples": samples, "train_s": seconds}

@@ -16,6 +16,7 @@ from leanfed.reproduction.paper import (
     personal,
     svhn,
     theta,
+    values,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "personal",
     "svhn",
     "theta",
+    "values",
 ]

@@ -27,6 +27,7 @@ from leanfed.compression.picks import NumpyPicks
 from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.coding import with_coded_values
 from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.evaluation import Evaluation, Hits
 from leanfed.rounds.exchange import Answers, Collector
@@ -148,7 +149,7 @@ class BatchedEngine(Engine):
         learner, total = self._learners.get(), None
         try:
             with torch.no_grad():
-                updates = self.world.algorithm.client_update(shared, cohort, learner)
+                updates = with_coded_values(self.world.algorithm.client_update(shared, cohort, learner), cohort)
                 if single:
                     updates = replace(updates, uploads=Listed(list(updates.uploads)))
                 else:
@@ -176,6 +177,7 @@ class BatchedEngine(Engine):
             memory={name: clients.gather(name, members) for name in world.holds},
             batches=[Batch(*step) for step in zip(samples, labels, strict=True)],
             steps=len(samples),
+            values=world.values,
         )
 
     def _samples(self, clients: Sequence[int], number: int) -> Ints:
