@@ -32,6 +32,8 @@ class FedBabu(Decoupled):
     tune_steps: int = Field(default=5, ge=0, le=10_000)
     """Steps of a client from the server's base and the initial head to its own model (assumed; the paper tunes for
     some epochs after the last round)."""
+    tune_rate: float = Field(default=0.01, gt=0, le=1_000)
+    """Learning rate of these steps (assumed): at 0.1 they overshoot, from a head that was never trained."""
 
     @override
     def private_size(self, split: Split) -> int:
@@ -43,7 +45,7 @@ class FedBabu(Decoupled):
 
     @override
     def tuning(self, training: Training) -> Tuning:
-        return Tuning(self.tune_steps, training.learning_rate)
+        return Tuning(self.tune_steps, self.tune_rate)
 
     @override
     def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:

@@ -14,6 +14,7 @@ from leanfed.cli.data import data
 from leanfed.cli.demo import demo
 from leanfed.cli.deploy import deploy
 from leanfed.cli.display import notices
+from leanfed.cli.export import export
 from leanfed.cli.models import models
 from leanfed.cli.plan import PlanCommand, plan
 from leanfed.cli.report import report
@@ -38,6 +39,7 @@ VERBS = (
     study,
     reproduce,
     report,
+    export,
     serve,
     plan,
     data,

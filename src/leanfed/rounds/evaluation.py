@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -158,17 +158,28 @@ def client_result(
     world: World, server: ServerState, state: ClientState, learner: FlatLearner, client: int
 ) -> ClientResult:
     """The scores of one client's model on its own test set."""
+    weights = used_weights(world, server, state, learner, client)
+    return scored(world, client, lambda inputs: learner.model.logits(weights, inputs))
+
+
+def used_weights(world: World, server: ServerState, state: ClientState, learner: FlatLearner, client: int) -> Tensor:
+    """The weights (d,) that a client predicts with, after its tuning; its statistics are in the learner's model."""
     weights, model = torch.cat(personal_model(world.algorithm, server, state, learner)), learner.model
     if world.tuning.steps:
         weights = _tuned(world, weights, model, client)
     if world.renew_statistics:
         renewal = world.own_batches("renewal", client, world.renew_statistics)
         model.measure_statistics(weights, (batch.inputs for batch in renewal))
+    return weights
+
+
+def scored(world: World, client: int, predict: Callable[[Tensor], Tensor]) -> ClientResult:
+    """The scores of a function from inputs to outputs on a client's own test set."""
     rows, spec = world.task.partition.test[client], world.task.loss
     loss, count, hits, sums = 0.0, 0, Hits(0, 0, 0), dict.fromkeys(spec.scores, 0.0)
     for start in range(0, len(rows), BATCH):
         batch = world.task.test.batch(rows[start : start + BATCH])
-        outputs = fit(model.logits(weights, batch.inputs), batch.labels)
+        outputs = fit(predict(batch.inputs), batch.labels)
         for name, score in spec.scores.items():
             sums[name] += float(score(outputs, batch.labels).sum())
         if world.task.classes == 2:

@@ -171,7 +171,7 @@ def test_fedbabus_base_learns_under_the_initial_head() -> None:
     assert updates.private.numel() == method.private_size(learner.split) == 0
     used = method.personal_weights(ServerState(BASE), none, learner)
     assert close(torch.cat(used.row(0)), torch.cat([BASE, initial]))
-    assert method.tuning(settings) == (3, ETA)
+    assert method.tuning(settings) == (3, 0.01)
 
 
 def test_fedala_starts_from_a_learned_mixture_of_the_last_layer() -> None:

@@ -1,0 +1,214 @@
+"""A client's own model as a file that runs without leanfed, with its size, latency and accuracy beside the original."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+from torch import Tensor, nn
+
+from leanfed.algorithms.contract import PRIVATE, ClientState, ServerState
+from leanfed.algorithms.learner import one_thread
+from leanfed.errors import InputError, MissingExtraError
+from leanfed.files import sha256_of, write_atomically, write_text
+from leanfed.results import RunFolder
+from leanfed.rounds.evaluation import scored, used_weights
+from leanfed.rounds.world import World
+from leanfed.runs.build import build_world
+from leanfed.runs.settings import Settings
+from leanfed.tasks.task import Images
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Format = Literal["torch", "onnx"]
+ENDINGS: Final[dict[Format, str]] = {"torch": ".pt2", "onnx": ".onnx"}
+Predict = Callable[[Tensor], Tensor]
+REPEATS = 30  # runs of one sample, of which the median counts
+CALIBRATION = 200  # a client's own training samples that choose the ranges of 8-bit activations
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a model takes and gives on this machine: one thread, one sample at a time."""
+
+    bytes: int
+    latency_ms: float
+    score: float  # on the client's own test set
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported model; `original` is the same model in PyTorch."""
+
+    path: Path
+    client: int
+    format: Format
+    int8: bool
+    judged_by: str  # what the scores are
+    file: Footprint
+    original: Footprint
+
+
+def export_model(
+    folder: str | Path,
+    client: int,
+    format: Format,
+    out: str | Path,
+    *,
+    int8: bool = False,
+    data_dir: str | Path | None = None,
+) -> Exported:
+    """Write a client's model to a file, and a description (JSON) next to it."""
+    if int8 and format != "onnx":
+        raise InputError(f"8-bit models are written in ONNX only, not as {format!r}. Choose --format onnx.")
+    path = Path(out)
+    world, model = client_model(RunFolder(Path(folder)), client, data_dir)
+    sample = world.task.test.batch(world.task.partition.test[client][:1]).inputs
+    with one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporters, about their own future
+        write_atomically(path, lambda partial: _write(partial, model, sample, format))
+        if int8:
+            write_atomically(path, lambda partial: _quantise(path, partial, world, client))
+        predict = _opened(path, format)
+        measured = _footprint(world, client, predict, sample, path.stat().st_size)
+        held = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+        original = _footprint(world, client, torch.no_grad()(model), sample, held)
+    exported = Exported(path, client, format, int8, world.task.loss.judged_by, measured, original)
+    write_text(path.with_suffix(".json"), json.dumps(_description(exported, world, sample), indent=2) + "\n")
+    return exported
+
+
+def client_model(folder: RunFolder, client: int, data_dir: str | Path | None = None) -> tuple[World, nn.Module]:
+    """The world of a finished run, and the model that one of its clients predicts with, in evaluation mode."""
+    if not folder.weights.is_file():
+        raise InputError(
+            f"{folder.path} has no weights.safetensors: the run has not ended, or had run.keep_weights = false. "
+            "Finish it with `leanfed resume`, or run it again with run.keep_weights = true."
+        )
+    world = build_world(Settings.from_values(folder.read_settings(), str(folder.settings)), data_dir)
+    if not 0 <= client < world.task.clients:
+        raise InputError(f"Client {client} is not in {folder.path}, which has clients 0 to {world.task.clients - 1}.")
+    server, state = _states(folder.weights, client)
+    learner = world.new_learner()
+    with one_thread():
+        learner.model.load(used_weights(world, server, state, learner, client))
+    model = world.task.new_model("base")
+    model.load_state_dict({name: value.clone() for name, value in learner.model.model.state_dict().items()})
+    return world, model.eval()
+
+
+def _states(path: Path, client: int) -> tuple[ServerState, ClientState]:
+    """The server's and one client's state in a file of weights; no other client's rows are read."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        names = list(file.keys())
+        server = {name.removeprefix("server.memory."): file.get_tensor(name) for name in names if ".memory." in name}
+        rows = {}
+        for name in (name.removesuffix(".clients") for name in names if name.endswith(".clients")):
+            places = (file.get_tensor(f"{name}.clients") == client).nonzero().flatten()
+            if len(places):
+                rows[name.removeprefix("client.")] = file.get_slice(name)[int(places[0])]
+        return ServerState(file.get_tensor("server.shared"), server), ClientState(rows.pop(PRIVATE), rows)
+
+
+def _write(path: Path, model: nn.Module, sample: Tensor, format: Format) -> None:
+    """Export with any number of samples at a time."""
+    example = (torch.cat([sample, sample]),)  # one sample would fix the number at one
+    shapes = ({0: torch.export.Dim("batch")},)
+    if format == "torch":
+        torch.export.save(torch.export.export(model, example, dynamic_shapes=shapes), path)
+        return
+    _needed("onnxscript")
+    names: dict[str, Any] = {"input_names": ["input"], "output_names": ["output"]}
+    program = torch.onnx.export(model, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **names)
+    assert program is not None
+    program.save(str(path), include_initializers=True, external_data=False)
+
+
+def _opened(path: Path, format: Format) -> Predict:
+    """The file as another program would run it."""
+    if format == "torch":
+        module = torch.export.load(path).module()
+        return torch.no_grad()(module)
+    ort = _needed("onnxruntime")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return lambda inputs: torch.from_numpy(session.run(None, {"input": inputs.numpy()})[0])
+
+
+def _quantise(source: Path, target: Path, world: World, client: int) -> None:
+    """Weights and activations in 8 bits, with ranges seen on the client's own training samples."""
+    _needed("onnxruntime")
+    from onnxruntime import quantization
+
+    rows = world.task.partition.train[client][:CALIBRATION]
+    samples: Iterator[dict[str, NDArray[np.float32]]] = (
+        {"input": world.task.train.batch(rows[at : at + 1]).inputs.numpy()} for at in range(len(rows))
+    )
+
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> dict[str, NDArray[np.float32]] | None:
+            return next(samples, None)
+
+    quantization.quantize_static(str(source), str(target), Samples(), quant_format=quantization.QuantFormat.QDQ)
+
+
+def _footprint(world: World, client: int, predict: Predict, sample: Tensor, size: int) -> Footprint:
+    result = scored(world, client, predict)
+    spent = []
+    for _ in range(REPEATS + 3):
+        began = time.perf_counter()
+        predict(sample)
+        spent.append(time.perf_counter() - began)
+    return Footprint(size, 1e3 * median(spent[3:]), result.scores.get(world.task.loss.judged_by, result.loss))
+
+
+def _description(exported: Exported, world: World, sample: Tensor) -> dict[str, Any]:
+    """What a stranger needs to run the file."""
+    from leanfed import __version__
+
+    task = world.task
+    scaled = "as the samples of the task are given"
+    if isinstance(task.train, Images):
+        mean, deviation = (part.flatten().tolist() for part in (task.train.mean, task.train.deviation))
+        scaled = f"(pixel / 255 - mean) / deviation, by channel: mean {mean}, deviation {deviation}"
+    return {
+        "leanfed": __version__,
+        "client": exported.client,
+        "model": task.settings.model,
+        "dataset": task.settings.dataset,
+        "method": world.algorithm.model_dump()["name"],
+        "format": exported.format,
+        "int8": exported.int8,
+        "sha256": sha256_of(exported.path),
+        "input": {
+            "shape": ["batch", *sample.shape[1:]],
+            "type": str(sample.dtype).removeprefix("torch."),
+            "scaled": scaled,
+        },
+        "output": {"shape": ["batch", task.outputs], "meaning": "logits" if task.classes else "predictions"},
+        "judged_by": exported.judged_by,
+        "file": asdict(exported.file),
+        "original": asdict(exported.original),
+    }
+
+
+def _needed(name: str) -> Any:
+    """A package of the extra `export`."""
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtraError(f"ONNX needs the package {name}. Install it: pip install 'leanfed[export]'.") from error

@@ -1,0 +1,87 @@
+"""A client's model leaves its run: the same answers in every format, and refusals in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import leanfed
+from leanfed.errors import InputError
+from leanfed.results import RunFolder
+from leanfed.runs.export import client_model, export_model
+
+BASE = {"rounds": 2, "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": 5}}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export") / "run"
+    leanfed.run(leanfed.Settings.from_values({**BASE, "evaluation": {"every": 1}}), path)
+    return path
+
+
+def test_the_model_is_the_one_that_was_tested(folder: Path) -> None:
+    tested = RunFolder(folder).read_table("evaluations").filter(round=1)
+    for client in (0, 3):
+        world, model = client_model(RunFolder(folder), client)
+        batch = world.task.test.batch(world.task.partition.test[client])
+        with torch.no_grad():
+            right = (model(batch.inputs).argmax(1) == batch.labels).float().mean().item()
+        assert right == pytest.approx(tested.filter(client=client)["accuracy"].item())
+
+
+def test_a_tuned_method_exports_its_tuned_model(tmp_path: Path) -> None:
+    settings = leanfed.Settings.from_values({**BASE, "algorithm": {"name": "fedbabu"}})
+    leanfed.run(settings, tmp_path / "run")
+    world, model = client_model(RunFolder(tmp_path / "run"), 1)
+    tested = RunFolder(tmp_path / "run").read_table("evaluations").filter(round=1, client=1)["loss"].item()
+    batch = world.task.test.batch(world.task.partition.test[1])
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(model(batch.inputs), batch.labels).item()
+    assert loss == pytest.approx(tested, rel=1e-5)
+
+
+def test_onnx_answers_as_pytorch_does_without_leanfed(folder: Path, tmp_path: Path) -> None:
+    made = export_model(folder, 3, "onnx", tmp_path / "three.onnx")
+    world, model = client_model(RunFolder(folder), 3)
+    inputs = world.task.test.batch(world.task.partition.test[3][:7]).inputs
+    session = onnxruntime.InferenceSession(str(made.path), providers=["CPUExecutionProvider"])
+    (answers,) = session.run(None, {"input": inputs.numpy()})
+    np.testing.assert_allclose(answers, model(inputs).detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert made.file.score == made.original.score
+    told = json.loads((tmp_path / "three.json").read_text())
+    assert told["input"]["shape"] == ["batch", 1, 32, 32]
+    assert "pixel / 255" in told["input"]["scaled"]
+    assert told["file"]["bytes"] == made.path.stat().st_size
+
+
+def test_eight_bits_are_a_third_of_the_size_and_hardly_less_accurate(folder: Path, tmp_path: Path) -> None:
+    whole = export_model(folder, 3, "onnx", tmp_path / "whole.onnx")
+    small = export_model(folder, 3, "onnx", tmp_path / "small.onnx", int8=True)
+    assert small.file.bytes < 0.4 * whole.file.bytes
+    assert small.file.score > whole.file.score - 0.1
+
+
+def test_a_torch_program_answers_as_the_module(folder: Path, tmp_path: Path) -> None:
+    made = export_model(folder, 0, "torch", tmp_path / "zero.pt2")
+    world, model = client_model(RunFolder(folder), 0)
+    inputs = world.task.test.batch(world.task.partition.test[0][:5]).inputs
+    answers = torch.export.load(made.path).module()(inputs)
+    assert torch.allclose(answers, model(inputs), atol=1e-6)
+
+
+def test_a_client_of_the_run_and_a_run_with_weights(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"Client 5 is not in .*, which has clients 0 to 4"):
+        export_model(folder, 5, "onnx", tmp_path / "five.onnx")
+    with pytest.raises(InputError, match="ONNX only"):
+        export_model(folder, 0, "torch", tmp_path / "zero.pt2", int8=True)
+    lean = leanfed.Settings.from_values({**BASE, "rounds": 1, "run": {"keep_weights": False}})
+    leanfed.run(lean, tmp_path / "lean")
+    with pytest.raises(InputError, match=r"run\.keep_weights = true"):
+        export_model(tmp_path / "lean", 0, "onnx", tmp_path / "x.onnx")
+    assert not (tmp_path / "x.onnx").exists()
