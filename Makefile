@@ -36,6 +36,9 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# Byte code is kept even where the shell forbids it: else every process that a test starts compiles the package anew.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
 # Lint and types first, so that tests do not run on broken code; the runner's summary is the last line.
 test: setup lint types
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"

@@ -17,12 +17,13 @@ from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
+from tests.methods import method_of
 
-CLIENTS = 13  # a full chunk and a short one
+CLIENTS, CHUNK = 6, 4  # a full chunk and a short one
 GRADIENT = 1e-5  # relative, in the norm: float32 sums in another order
 PATHS = [pytest.param(True, id="kernels"), pytest.param(False, id="torch")]
 ONE_STEP = {"batch_size": 8, "learning_rate_decay": 0.9}
-STEPS = {"batch_size": 5, "local_steps": 3, "momentum": 0.9, "weight_decay": 1e-3}
+STEPS = {"batch_size": 5, "local_steps": 2, "momentum": 0.9, "weight_decay": 1e-3}
 METHODS = [
     {"name": "flpdsp", "k": 0.1, "r": 0.5},
     {"name": "fedper"},
@@ -30,7 +31,7 @@ METHODS = [
     {"name": "fedavg"},
     {"name": "fedavg-s"},
     {"name": "fedavg-p"},
-    {"name": "fedmask"},
+    {"name": "fedmask", "pruning_steps": 2},
     {"name": "local"},
     {"name": "head-only", "head_steps": 2},
     {"name": "fedrep", "head_steps": 2},
@@ -46,6 +47,18 @@ METHODS = [
     {"name": "spafl"},
     {"name": "fedper", "k": 0.1, "head_steps": 3, "sparsify": {"error_feedback": True}},
     {"name": "lg-fedavg", "k": 0.1, "sparsify": {"error_feedback": True}},
+]
+# Without kernels the methods' own code is the same: by default those whose rounds have another shape.
+OTHER_SHAPES = ("flpdsp", "fedmask", "fedrep", "scaffold", "apfl", "per-fedavg")
+EVERY_PATH = [
+    pytest.param(
+        method,
+        path.values[0],
+        id=f"{method['name']}-{path.id}",
+        marks=() if path.values[0] or method["name"] in OTHER_SHAPES else pytest.mark.slow,
+    )
+    for method in METHODS
+    for path in PATHS
 ]
 SINGLE = [method for method in METHODS if method["name"] in ("flpdsp", "fedavg-p", "local", "scaffold", "fedala")]
 OPTIONS = [
@@ -64,9 +77,10 @@ OPTIONS = [
 
 
 @pytest.fixture(autouse=True)
-def one_torch_thread():
+def one_torch_thread(monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    monkeypatch.setattr(batched, "CHUNK_CLIENTS", CHUNK)
     yield
     torch.set_num_threads(before)
 
@@ -168,8 +182,7 @@ def name_of(value):
     return "-".join(f"{k}={v}" for k, v in value.items() if k != "name")[:60] or value["name"]
 
 
-@pytest.mark.parametrize("compiled", PATHS)
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m["name"])
+@pytest.mark.parametrize(("method", "compiled"), EVERY_PATH)
 def test_a_round_is_the_reference_round(task, method, compiled):
     world = world_of(task, method, STEPS)
     assert_same_rounds(world, BatchedEngine(world, compiled=compiled, threads=2))
@@ -229,7 +242,7 @@ def test_fedavg_s_options_give_the_reference_round(task, sparsify):
 
 
 def test_a_part_of_the_clients_leaves_the_others_alone(task):
-    world = world_of(task, {"name": "flpdsp", "sparsify": {"error_feedback": True}}, cohorts=((1, 4, 7), (0, 4, 12)))
+    world = world_of(task, {"name": "flpdsp", "sparsify": {"error_feedback": True}}, cohorts=((1, 3, 5), (0, 3, 4)))
     assert_same_rounds(world, BatchedEngine(world, threads=2))
 
 
@@ -240,11 +253,10 @@ def test_keep_rates_of_a_plan_may_differ_for_a_global_mask(task):
     assert_same_upload(world, BatchedEngine(world, threads=1), server, clients, plan)
 
 
-@pytest.mark.parametrize("compiled", PATHS)
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m["name"])
+@pytest.mark.parametrize(("method", "compiled"), EVERY_PATH)
 def test_chunks_and_threads_do_not_change_a_bit(task, method, compiled, monkeypatch):
     ends = []
-    for size, threads in ((10, 2), (1, 2), (4, 1)):
+    for size, threads in ((5, 2), (1, 2), (4, 1)):
         monkeypatch.setattr(batched, "CHUNK_CLIENTS", size)
         world = world_of(task, method, STEPS)
         engine = BatchedEngine(world, compiled=compiled, threads=threads)
@@ -257,15 +269,15 @@ def test_chunks_and_threads_do_not_change_a_bit(task, method, compiled, monkeypa
 
 
 @pytest.mark.parametrize("name", ["reference", "streamed", "batched", "batched-torch"])
-@pytest.mark.parametrize("training", [ONE_STEP, STEPS], ids=["one-step", "three-steps"])
+@pytest.mark.parametrize("training", [ONE_STEP, STEPS], ids=["one-step", "two-steps"])
 def test_divergence_names_the_first_client_and_the_round(task, name, training):
     world = world_of(task, {"name": "fedper"}, training)
     server, clients = world.algorithm.start_server(task), world.new_clients()
-    for client in (11, 12):
+    for client in (4, 5):
         state = clients[client]
         state.private[5] = float("nan")
         clients[client] = state
-    with pytest.raises(DivergedError, match=r"^Client 11 diverged in round 4 while training: its loss is nan"):
+    with pytest.raises(DivergedError, match=r"^Client 4 diverged in round 4 while training: its loss is nan"):
         choose_engine(world, name, threads=2).run_round(server, clients, world.plan(4))
 
 
@@ -298,7 +310,7 @@ def test_a_round_leaves_the_server_state_alone(task, compiled):
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_evaluation_equals_the_references(name, world_of):
-    world = world_of(ALGORITHMS[name]())
+    world = world_of(method_of(name))
     reference = ReferenceEngine(world)
     progress = start(world)
     server = reference.run_round(progress.server, progress.clients, world.plan(0)).server

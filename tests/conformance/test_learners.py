@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ from leanfed.tasks.batch import Batch
 from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import Task, TaskSettings, build_task
+from tests.methods import FEWEST
 
 CLIENTS = 5
 METHODS: dict[str, dict[str, Any]] = {
-    **{name: {"name": name} for name in ALGORITHMS},
+    **{name: {"name": name, **FEWEST.get(name, {})} for name in ALGORITHMS},
     "flpdsp with all memories": {
         "name": "flpdsp",
         "k": [0.05, 0.1, 0.5, 0.9, 1.0],
@@ -59,6 +61,7 @@ def dropping() -> Any:
     MODELS.remove("dropping-norm")
 
 
+@cache
 def task_of(model: str, statistics: str = "private") -> Task:
     partition = PartitionSettings(kind="class", classes_per_client=2, clients=CLIENTS)
     return build_task(TaskSettings(model=model, statistics=statistics, partition=partition), seed=3)
@@ -107,16 +110,20 @@ def assert_same(together: Updates, alone: list[Updates]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "statistics"),
+    ("model", "statistics", "steps"),
     [
-        ("lenet5", "private"),
-        ("tiny-norm", "private"),
-        ("tiny-norm", "shared"),
-        ("dropping-norm", "private"),
-        ("dropping-norm", "shared"),
+        ("lenet5", "private", "one"),
+        ("tiny-norm", "shared", "one"),
+        ("dropping-norm", "private", "three"),
+        pytest.param("lenet5", "private", "three", marks=pytest.mark.slow),
+        pytest.param("tiny-norm", "private", "one", marks=pytest.mark.slow),
+        pytest.param("tiny-norm", "private", "three", marks=pytest.mark.slow),
+        pytest.param("tiny-norm", "shared", "three", marks=pytest.mark.slow),
+        pytest.param("dropping-norm", "private", "one", marks=pytest.mark.slow),
+        pytest.param("dropping-norm", "shared", "one", marks=pytest.mark.slow),
+        pytest.param("dropping-norm", "shared", "three", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("method", METHODS)
 def test_five_at_once_are_five_alone(model: str, statistics: str, method: str, steps: str) -> None:
     world = world_of(task_of(model, statistics), method, steps)

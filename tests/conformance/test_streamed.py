@@ -30,10 +30,12 @@ from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.split import flatten
 from leanfed.tasks.task import Task, TaskSettings, build_task
+from tests.methods import method_of
+from tests.thinned import in_turn
 
 CLASS_2 = PartitionSettings(kind="class", classes_per_client=2, clients=5)
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
-SHARING = pytest.mark.parametrize("statistics", ["private", "shared"])
+STATISTICS_OF = ("private", "shared")
 
 
 def task_of(**settings: Any) -> Task:
@@ -42,10 +44,10 @@ def task_of(**settings: Any) -> Task:
 
 def world_of(name: str = "fedper", task: Task | None = None, **training: Any) -> World:
     chosen = Training(**{"batch_size": 8, "local_steps": 2, **training})
-    return World(task or task_of(), ALGORITHMS[name](), chosen, Participation(cohorts=((0, 1, 3), (1, 2, 4))))
+    return World(task or task_of(), method_of(name), chosen, Participation(cohorts=((0, 1, 3), (1, 2, 4))))
 
 
-def play(world: World, engine: Engine, rounds: int = 3) -> tuple[ServerState, ClientStore, list[RoundOutcome]]:
+def play(world: World, engine: Engine, rounds: int = 2) -> tuple[ServerState, ClientStore, list[RoundOutcome]]:
     server, clients, outcomes = world.algorithm.start_server(world.task), world.new_clients(), []
     for number in range(rounds):
         outcomes.append(engine.run_round(server, clients, world.plan(number)))
@@ -63,8 +65,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
 
 
-@EVERY
-@SHARING
+@pytest.mark.parametrize(("name", "statistics"), in_turn(ALGORITHMS, STATISTICS_OF))
 def test_a_streamed_run_is_the_reference_run_bit_for_bit(name: str, statistics: str) -> None:
     world = world_of(name, task_of(statistics=statistics), momentum=0.5)
     engines = (ReferenceEngine(world), StreamedEngine(world, threads=1), StreamedEngine(world, threads=2))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,8 @@ from torch import nn
 import leanfed
 from leanfed.errors import StorageError
 from leanfed.tasks.datasets import DATASETS
-from leanfed.tasks.losses import LOSSES
-from leanfed.tasks.models import MODELS
+from tests.integration.conftest import Leanfed
+from tests.registries import registered_for_now
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "any-data.md").read_text(encoding="utf-8")
 MODEL = """
@@ -32,11 +30,8 @@ leanfed.add_model("mlp", lambda n: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    before = {registry: set(registry) for registry in (DATASETS, MODELS, LOSSES)}
-    yield
-    for registry, names in before.items():
-        for name in set(registry) - names:
-            registry.remove(name)
+    with registered_for_now():
+        yield
 
 
 def block(mark: str) -> str:
@@ -59,14 +54,13 @@ def test_fewer_than_fifteen_lines_beat_the_best_constant_guess(kind: str, ratio:
         assert run.summary["perplexity"] == pytest.approx(np.exp(run.summary["loss"]))
 
 
-def leanfed_cli(folder: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "leanfed.cli", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_a_table_of_numbers_goes_from_settings_to_a_page(leanfed: Leanfed, tmp_path: Path) -> None:
+    def call(*words: str) -> str:
+        with registered_for_now():
+            done = leanfed(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
-
-def test_a_table_of_numbers_goes_from_settings_to_a_page(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     inputs = rng.normal(size=(200, 3))
     columns = dict(zip(("hour", "load", "temperature"), inputs.T, strict=True))
@@ -76,22 +70,22 @@ def test_a_table_of_numbers_goes_from_settings_to_a_page(tmp_path: Path) -> None
     (tmp_path / "meters.toml").write_text(block("settings"))
     (tmp_path / "model.py").write_text(MODEL)
     common = ("--import", "model.py", "--set", "evaluation.every=1", "--set", "training.learning_rate=0.1")
-    told = json.loads(leanfed_cli(tmp_path, "run", "meters.toml", "--out", "runs/a", "--json", *common))
+    told = json.loads(call("run", "meters.toml", "--out", "runs/a", "--json", *common))
     assert (told["accuracy"], told["clients"], told["partition"]) == (None, 4, "by user")
     assert told["rmse"] >= told["mae"] > 0
-    shown = leanfed_cli(tmp_path, "run", "meters.toml", "--out", "runs/b", "--seed", "1", *common)
+    shown = call("run", "meters.toml", "--out", "runs/b", "--seed", "1", *common)
     assert re.search(r"mean absolute error\s+\d", shown)
     assert re.search(r"best constant guess\s+\d", shown)
-    compared = json.loads(leanfed_cli(tmp_path, "compare", "runs", "--json", "--target", str(told["mae"] + 0.01)))
+    compared = json.loads(call("compare", "runs", "--json", "--target", str(told["mae"] + 0.01)))
     rows = {row["name"]: row for row in compared["runs"]}
     assert [row["mae"] for row in compared["runs"]] == sorted(row["mae"] for row in compared["runs"])  # best first
     assert rows["run"]["constant_guess"] == pytest.approx(told["constant_guess"], rel=0.5)
     assert next(iter(compared["runs"][0]["sustained_time_to_accuracy"].values())) is not None
-    text = leanfed_cli(tmp_path, "compare", "runs")
+    text = call("compare", "runs")
     assert "mean absolute error" in text
     assert "root mean square error" in text
     assert "majority" not in text
-    made = leanfed_cli(tmp_path, "report", "runs", "--out", "page.html", "--figures", "png", "--json", "--target", "9")
+    made = call("report", "runs", "--out", "page.html", "--figures", "png", "--json", "--target", "9")
     assert json.loads(made)["flaws"] == []
     data = json.loads((tmp_path / "page.html").read_text().partition('id="data">')[2].partition("</script>")[0])
     assert data["main"]["name"] == "mae"

@@ -16,6 +16,7 @@ from leanfed.tasks.datasets import DATASETS, DatasetSpec, EmbeddedSource
 from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.resnet import ResNet18
 from leanfed.tasks.task import TaskSettings, build_task
+from tests.methods import FEWEST
 
 CONFIGS = Path(package.__file__).parent / "reproduction/configs"
 SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.toml") if "cifar10" in path.stem or "svhn" in path.stem)
@@ -49,7 +50,7 @@ def settings_of(name: str, **values: object) -> Settings:
         {
             "rounds": 2,
             "task": {"dataset": "blobs", "model": "narrow", "partition": partition, "augment": ["crop", "flip"]},
-            "algorithm": {"name": name},
+            "algorithm": {"name": name, **FEWEST.get(name, {})},
             "training": {"batch_size": 8, "learning_rate": 0.05},
             "evaluation": {"every": 2, "renew_statistics": 1},
             "radio": {"wire": True},

@@ -80,27 +80,24 @@ def test_a_method_and_a_rule_of_ones_own_run_on_every_engine_and_on_a_fleet(tmp_
     assert whole != losses["reference"]
 
 
-@pytest.mark.parametrize(
-    ("title", "file", "line", "check"),
-    [
-        ("A method", "algorithms/prox.py", "algorithms/__init__.py", "algorithm={'name': 'pulled'}"),
-        ("A rule of aggregation", "rounds/bounded.py", "rounds/__init__.py", "aggregation={'name': 'bounded'}"),
-        ("An allocator", "allocation/by_weight.py", "allocation/__init__.py", "allocation={'solver': 'by-weight', "
-         "'form': 'safe', 'rule': 'joint'}"),
-    ],
-    ids=["method", "aggregation", "allocator"],
-)  # fmt: skip
-def test_in_the_package_each_is_one_file_and_one_line(
-    tmp_path: Path, title: str, file: str, line: str, check: str
-) -> None:
-    """The package is copied, the file added, the line written; nothing else is touched, and it is known by name."""
+def test_in_the_package_each_is_one_file_and_one_line(tmp_path: Path) -> None:
+    """The package is copied, a file and a line added for each; nothing else is touched, and it is known by name."""
     package = tmp_path / "leanfed"
     shutil.copytree(ROOT / "src" / "leanfed", package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / file).write_text(example(title))
-    module = file.removesuffix(".py").replace("/", ".")
-    with (package / line).open("a") as init:
-        init.write(f"import leanfed.{module}\n")
-    code = f"from leanfed.runs.settings import Settings; import leanfed; print(leanfed.__file__); Settings({check})"
+    for title, room, name in (
+        ("A method", "algorithms", "prox"),
+        ("A rule of aggregation", "rounds", "bounded"),
+        ("An allocator", "allocation", "by_weight"),
+    ):
+        (package / room / f"{name}.py").write_text(example(title))
+        with (package / room / "__init__.py").open("a") as init:
+            init.write(f"import leanfed.{room}.{name}\n")
+    joint = {"solver": "by-weight", "form": "safe", "rule": "joint"}
+    checks = ({"algorithm": {"name": "pulled"}}, {"aggregation": {"name": "bounded"}}, {"allocation": joint})
+    code = (
+        "from leanfed.runs.settings import Settings; import leanfed; print(leanfed.__file__)\n"
+        f"for check in {checks!r}: Settings(**check)"
+    )
     environment = {"PYTHONPATH": str(tmp_path), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr

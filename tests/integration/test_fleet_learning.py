@@ -1,4 +1,4 @@
-"""A real fleet on loopback: server and nodes as processes with TLS and keys, against the simulator."""
+"""A real fleet on loopback: server and nodes as processes with TLS and keys, against the simulator and strangers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,35 @@ pytest.importorskip("flwr")
 
 from benchmarks.fleet import LocalFleet, audit, local_fleet, wait_for
 
+from leanfed.deployment.operations import keys
+from leanfed.deployment.operations.folder import FleetFolder
+from tests.integration.strangers import (
+    call_the_door,
+    join_with_an_edited_number,
+    kill_a_nodes_keeper,
+    processes_below,
+    start_a_foreign_app,
+)
 from tests.unit.deployment.fleets import settings_of, write_digits
 
-NODES, ROUNDS = 4, 3  # three classes each: four cover the ten digits
+NODES, ROUNDS = 2, 2
 
 
 @pytest.mark.fleet
-def test_a_fleet_of_processes_equals_the_simulator(tmp_path: Path) -> None:
+def test_a_fleet_of_processes_equals_the_simulator_among_strangers(tmp_path: Path) -> None:
+    # One test: starting a fleet costs most of its time. Longer ones with more strangers and kills are slow tests.
     out = tmp_path / "run"
     with local_fleet(tmp_path, NODES) as fleet:
-        settings = fleet.settings(ROUNDS)
+        start_a_foreign_app(fleet)
+        settings = fleet.settings(ROUNDS)  # six classes each cover the ten digits
+        settings.write_text(settings.read_text().replace("classes_per_client = 3", "classes_per_client = 6"))
         fleet.run(settings, out, "deadline-s=240", "join-s=280")
+        join_with_an_edited_number(fleet)
+        call_with_a_key_of_another_fleet(fleet)
         wait_for((out / "summary.json").is_file, "the end of the run", 900)
         _check_bytes(fleet, out)
+        kill_a_nodes_keeper(fleet)
+    assert processes_below(fleet.fleet) == []
     for number in range(NODES):  # the question who it is, the rounds, the last test: none by a program of its own
         log = fleet.fleet / "nodes" / f"edge-{number}" / "logs" / f"edge-{number}-warm.log"
         assert log.read_text().count("warm: flwr-clientapp") == ROUNDS + 2
@@ -43,6 +59,15 @@ def test_a_fleet_of_processes_equals_the_simulator(tmp_path: Path) -> None:
     assert here["refused"].sum() == 0
     tested = [RunFolder(folder).read_table("evaluations") for folder in (out, tmp_path / "simulated")]
     assert_frame_equal(*tested, abs_tol=1e-6)
+
+
+def call_with_a_key_of_another_fleet(fleet: LocalFleet) -> None:
+    """Flower's own node, which trusts our authority but whose key nobody here has issued."""
+    mine, other = FleetFolder.open(fleet.fleet), keys.make_fleet(fleet.folder / "other", nodes=["edge-0"])
+    trust = ("--root-certificates", str(mine.ca / "ca.crt"))
+    key = ("--auth-supernode-private-key", str(other.bundle("edge-0") / "node.key"))
+    call_the_door(f"127.0.0.1:{mine.port}", fleet.folder / "stranger", *trust, *key)
+    assert [row for row in audit(fleet, "refused") if "unknown key" in row["why"]]
 
 
 @pytest.mark.slow

@@ -7,35 +7,31 @@ import os
 import re
 import shutil
 import signal
-import socket
-import ssl
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import pytest
 
 pytest.importorskip("flwr")
 
+from benchmarks.fleet import free_port
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from leanfed.deployment.operations import commands, keys
 from leanfed.deployment.operations.folder import Bundle, FleetFolder
 from leanfed.deployment.operations.log_watch import RUNTIME
 from leanfed.deployment.operations.roster import Roster
 from leanfed.results import RunFolder
+from tests.integration.strangers import PATIENCE_S, call_the_door, post, processes_below
 
-pytestmark = pytest.mark.fleet
+pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "fleet.md").read_text()
-PATIENCE_S = 600.0  # a busy machine is slow, not wrong
 HOSTILE = Path(__file__).parent / "hostile_node"
 
 
@@ -103,24 +99,6 @@ def wait(condition: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def processes_below(path: Path) -> list[str]:
-    """Command lines that name a folder: what a fleet in it has left behind."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if str(path) in line and "pytest" not in line:
-            found.append(line)
-    return found
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     place = Site(tmp_path, free_port(), free_port())
@@ -130,21 +108,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
         if terminal.process.poll() is None:
             terminal.process.kill()  # its children go with it
             terminal.process.wait()
-
-
-def flower_node(site: Site, *arguments: str) -> str:
-    """What a bare flower-supernode says that calls our door with its own idea of security."""
-    command = [commands.program("flower-supernode"), "--superlink", f"127.0.0.1:{site.fleet_port}", *arguments]
-    env = commands.environment(Path(tempfile.mkdtemp(prefix="stranger-", dir=site.path)))
-    done = subprocess.run(
-        [*command, "--port", str(free_port()), "--max-retries", "0", "--isolation", "process"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    return done.stdout + done.stderr
 
 
 def knock(site: Site) -> None:
@@ -157,21 +120,17 @@ def knock(site: Site) -> None:
         ["--insecure"],
         ["--root-certificates", str(other.ca / "ca.crt")],
     )
+    address = f"127.0.0.1:{site.fleet_port}"
     with ThreadPoolExecutor(len(strangers)) as together:
-        list(together.map(lambda arguments: flower_node(site, *arguments), strangers))
+        homes = [site.path / f"stranger-{number}" for number in range(len(strangers))]
+        list(together.map(lambda home, arguments: call_the_door(address, home, *arguments), homes, strangers))
     body = AcquireTaskRequest().SerializeToString()
-    kind = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
-    context = ssl.create_default_context(cafile=str(fleet.ca / "ca.crt"))
-    with httpx.Client(verify=context, trust_env=False, timeout=60) as client:
-        for port, path, status in (
-            (site.control_port, "/v1/runtime/acquire-task", 401),
-            (site.fleet_port, "/v1/runtime/acquire-task", 404),
-            (site.fleet_port, "/v1/control/start-run", 404),
-        ):
-            answer = client.post(
-                f"https://127.0.0.1:{port}{path}", content=body, headers={**kind, "accept": kind["content-type"]}
-            )
-            assert answer.status_code == status, answer.text
+    for port, path, status in (
+        (site.control_port, "/v1/runtime/acquire-task", 401),
+        (site.fleet_port, "/v1/runtime/acquire-task", 404),
+        (site.fleet_port, "/v1/control/start-run", 404),
+    ):
+        assert post(fleet, port, path, body) == status
 
 
 def train_while_strangers_knock(site: Site) -> None:

@@ -13,6 +13,7 @@ from benchmarks.fleet_simulation import simulate
 
 
 @pytest.mark.fleet
+@pytest.mark.slow
 def test_virtual_nodes_learn_what_the_simulator_learns(tmp_path: Path) -> None:
     report = simulate(tmp_path, clients=6, rounds=2)
     assert report["participants"] == [6, 6]

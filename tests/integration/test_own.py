@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import runpy
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,9 +19,10 @@ from leanfed.files import read_json
 from leanfed.tasks.cache import load_samples
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.inventory import fetch_dataset, inventory
-from leanfed.tasks.models import MODELS
 from leanfed.tasks.task import TaskSettings, build_task
 from leanfed.tasks.user_data import import_file
+from tests.integration.conftest import Leanfed
+from tests.registries import registered_for_now
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_model.py"
 COLOURS = {"blue": (20, 30, 200), "green": (20, 200, 40), "red": (220, 20, 30)}
@@ -48,12 +47,8 @@ clients = 3
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    """Whatever a test registers is gone after it."""
-    before = {registry: set(registry) for registry in (DATASETS, MODELS)}
-    yield
-    for registry, names in before.items():
-        for name in set(registry) - names:
-            registry.remove(name)
+    with registered_for_now():
+        yield
 
 
 def picture(colour: str, number: int) -> Image.Image:
@@ -86,15 +81,12 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path / "rows.parquet"
 
 
-def test_the_example_goes_from_a_folder_of_pictures_to_a_report(pictures: Path, tmp_path: Path) -> None:
+def test_the_example_goes_from_a_folder_of_pictures_to_a_report(
+    leanfed: Leanfed, pictures: Path, tmp_path: Path
+) -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 40
     runpy.run_path(str(EXAMPLE))["main"](pictures, tmp_path / "runs")
-
-    def leanfed_cli(*words: str) -> str:
-        command = [sys.executable, "-m", "leanfed.cli", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-
-    shown = leanfed_cli("compare", "runs", "--picture", "both.png")
+    shown = leanfed("compare", "runs", "--picture", "both.png").stdout
     assert "flpdsp" in shown
     assert "fedavg" in shown
     assert (tmp_path / "both.png").stat().st_size > 10_000
@@ -102,7 +94,7 @@ def test_the_example_goes_from_a_folder_of_pictures_to_a_report(pictures: Path, 
     assert summary["accuracy"] > max(0.9, summary["majority_guess"])
     assert summary["shared_size"] == 8 * 27 + 8 + 16 * 72 + 16  # the two convolutions
     assert summary["private_size"] == 256 * 3 + 3
-    written = json.loads(leanfed_cli("report", "runs", "--out", "page.html", "--json"))
+    written = json.loads(leanfed("report", "runs", "--out", "page.html", "--json").stdout)
     assert (written["runs"], written["flaws"]) == (2, [])
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     inside = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
@@ -165,18 +157,13 @@ def test_a_parquet_file_of_texts(tmp_path: Path) -> None:
         build_task(TaskSettings(dataset="texts"), 0)
 
 
-def test_the_command_line_imports_a_file(rows: Path, tmp_path: Path) -> None:
+def test_the_command_line_imports_a_file(leanfed: Leanfed, rows: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(IMPORTED.format(file=str(rows)))
     (tmp_path / "settings.toml").write_text(SETTINGS)
-    base = [sys.executable, "-m", "leanfed.cli"]
-    without = subprocess.run(
-        [*base, "run", "settings.toml", "--out", "a"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert without.returncode == 2
-    command = [*base, "run", "settings.toml", "--out", "a", "--json", "--import", "mine.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    again = [*base, "resume", "a", "--json", "--import", "mine.py"]
-    assert '"rounds": 3' in subprocess.run(again, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert leanfed("run", "settings.toml", "--out", "a").returncode == 2
+    with registered_for_now():
+        assert leanfed("run", "settings.toml", "--out", "a", "--json", "--import", "mine.py").returncode == 0
+    assert '"rounds": 3' in leanfed("resume", "a", "--json", "--import", "mine.py").stdout
 
 
 @pytest.mark.parametrize(

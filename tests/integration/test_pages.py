@@ -10,18 +10,15 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leanfed.algorithms.base import ALGORITHMS
 from leanfed.runs.settings import Settings
-from leanfed.tasks.datasets import DATASETS
-from leanfed.tasks.models import MODELS
 from tests.integration.conftest import Leanfed
+from tests.registries import registered_for_now
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -66,19 +63,9 @@ def pages() -> list[str]:
     return [name for name in names if name not in ELSEWHERE and blocks(DOCS / name)]
 
 
-@contextmanager
-def fresh() -> Iterator[None]:
-    """Whatever is registered inside is gone afterwards, as if a process had ended."""
-    registries: tuple[Any, ...] = (DATASETS, MODELS, ALGORITHMS)
-    before = [dict(registry._members) for registry in registries]
-    yield
-    for registry, members in zip(registries, before, strict=True):
-        registry._members = members
-
-
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    with fresh():
+    with registered_for_now():
         yield
 
 
@@ -126,7 +113,7 @@ def test_a_page_does_what_it_says(
 def run(words: list[str], leanfed: Leanfed, capsys: pytest.CaptureFixture[str]) -> str:
     """What one command prints; it must succeed."""
     assert words[0] in ("python", "leanfed"), f"nothing runs {words[0]!r}"
-    with fresh():
+    with registered_for_now():  # as if a process ended
         if words[0] == "python":
             runpy.run_path(words[1], run_name="__main__")
             return capsys.readouterr().out

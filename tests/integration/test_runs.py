@@ -368,7 +368,7 @@ def kill_and_resume(settings_file: Path, tmp_path: Path, kills: int) -> None:
 
 @pytest.mark.waits
 def test_kill_9_loses_nothing_that_a_checkpoint_held(settings_file: Path, tmp_path: Path) -> None:
-    kill_and_resume(settings_file, tmp_path, kills=4)
+    kill_and_resume(settings_file, tmp_path, kills=2)
 
 
 @pytest.mark.slow

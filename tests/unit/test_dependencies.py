@@ -6,6 +6,8 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -23,7 +25,12 @@ NOT_IMPORTED = {  # and needed all the same
     "plotly",  # its script goes into pages
 }
 PINNED = {"llvmlite": ["numba"], "pydantic_core": ["pydantic"]}  # each comes with the other, in one fitting version
-DISTRIBUTIONS = packages_distributions() | PINNED
+
+
+@cache
+def distributions() -> Mapping[str, list[str]]:
+    """Top-level module -> the distributions that bring it, of all that are installed."""
+    return packages_distributions() | PINNED
 
 
 def distribution(name: str) -> str:
@@ -50,7 +57,7 @@ def imported(file: Path) -> set[str]:
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "nlp":  # imports by name, with advice
             roots |= {word.value.partition(".")[0] for word in node.args if isinstance(word, ast.Constant)}
     outside = roots - sys.stdlib_module_names - {"leanfed"}
-    return {distribution(DISTRIBUTIONS.get(root, [root])[0]) for root in outside}
+    return {distribution(distributions().get(root, [root])[0]) for root in outside}
 
 
 def by_room() -> dict[str, set[str]]:

@@ -93,7 +93,7 @@ class Form:
     y_label: str = "test accuracy"
     panels: tuple[str, ...] = ()  # order and captions of the panels
     y_log: bool = False
-    looks: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # label -> colour and dash; default: by order
+    looks: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # label of no method -> colour and dash
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -50,7 +51,31 @@ class Block(nn.Module):
         return functional.relu(self.norm2(self.conv2(y)) + self.shortcut(x), inplace=True)
 
 
-class ResNet18(Chain):
+class Residual(Chain):
+    """A stem, stages of blocks, a linear layer on the mean over the picture: (batch, 3, 32, 32) -> (batch, classes)."""
+
+    def __init__(self, stem: Iterable[nn.Module], stages: Iterable[nn.Sequential], width: int, classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(*stem)
+        for number, stage in enumerate(stages, start=1):
+            self.add_module(f"stage{number}", stage)
+        self.fc = nn.Linear(width, classes)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+    def stages(self) -> dict[str, Stage]:
+        """Block by block."""
+        blocks = {
+            f"{name}.{place}": block
+            for name, stage in self.named_children()
+            if isinstance(stage, nn.Sequential) and name != "stem"
+            for place, block in enumerate(stage)
+        }
+        return {"stem": self.stem, **blocks, "fc": lambda x: self.fc(torch.mean(x, dim=(2, 3)))}
+
+
+class ResNet18(Residual):
     """Four stages of two blocks: 11,173,962 parameters for ten classes with the small stem.
 
     The small stem keeps 32x32 pixels. The large one, made for 224x224, reduces them to 8x8: about a fifteenth of the
@@ -60,7 +85,6 @@ class ResNet18(Chain):
     def __init__(
         self, classes: int, stem: Literal["small", "large"] = "small", widths: tuple[int, ...] = WIDTHS
     ) -> None:
-        super().__init__()
         first = widths[0]
         layers = (
             (nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.BatchNorm2d(first), nn.ReLU(inplace=True))
@@ -72,24 +96,11 @@ class ResNet18(Chain):
                 nn.MaxPool2d(3, 2, 1),
             )
         )
-        self.stem = nn.Sequential(*layers)
-        self.stage1, self.stage2, self.stage3, self.stage4 = (
+        stages = (
             nn.Sequential(Block(inside, outside, stride), Block(outside, outside, 1))
             for inside, outside, stride in zip((first, *widths), widths, (1, 2, 2, 2), strict=False)
         )
-        self.fc = nn.Linear(widths[-1], classes)
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-
-    def stages(self) -> dict[str, Stage]:
-        """(batch, 3, 32, 32) -> (batch, classes), block by block."""
-        blocks = {
-            f"stage{number}.{place}": block
-            for number, stage in enumerate((self.stage1, self.stage2, self.stage3, self.stage4), start=1)
-            for place, block in enumerate(stage)
-        }
-        return {"stem": self.stem, **blocks, "fc": lambda x: self.fc(torch.mean(x, dim=(2, 3)))}
+        super().__init__(layers, stages, widths[-1], classes)
 
 
 class SmallBlock(nn.Module):
@@ -113,28 +124,15 @@ class SmallBlock(nn.Module):
         return functional.relu(self.norm2(self.conv2(y)) + same, inplace=True)
 
 
-class SmallResNet(Chain):
+class SmallResNet(Residual):
     """Three stages of 16, 32 and 64 channels with n blocks each: 6n + 2 layers, of which n = 1 makes ResNet-8."""
 
     def __init__(self, classes: int, blocks: int) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(Conv3x3(3, 16, 1), nn.GroupNorm(GROUPS, 16), nn.ReLU(inplace=True))
-        self.stage1, self.stage2, self.stage3 = (
+        stem = (Conv3x3(3, 16, 1), nn.GroupNorm(GROUPS, 16), nn.ReLU(inplace=True))
+        stages = (
             nn.Sequential(
                 SmallBlock(inside, outside, stride), *(SmallBlock(outside, outside, 1) for _ in range(blocks - 1))
             )
             for inside, outside, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2))
         )
-        self.fc = nn.Linear(64, classes)
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-
-    def stages(self) -> dict[str, Stage]:
-        """(batch, 3, 32, 32) -> (batch, classes), block by block."""
-        blocks = {
-            f"stage{number}.{place}": block
-            for number, stage in enumerate((self.stage1, self.stage2, self.stage3), start=1)
-            for place, block in enumerate(stage)
-        }
-        return {"stem": self.stem, **blocks, "fc": lambda x: self.fc(torch.mean(x, dim=(2, 3)))}
+        super().__init__(stem, stages, 64, classes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from leanfed.reproduction.judging import (
     Book,
@@ -121,6 +120,8 @@ def test_a_mean_needs_every_seed() -> None:
 
 @pytest.mark.parametrize("count", range(2, 11))
 def test_the_interval_is_students(count: int) -> None:
+    from scipy import stats  # here, for it takes a second to import
+
     values = [0.5 + 0.1 * (place % 3) for place in range(count)]
     expected = stats.t.interval(0.95, count - 1, np.mean(values), stats.sem(values))
     assert Number(A, None, dict(enumerate(values))).interval == pytest.approx(expected, rel=1e-3)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from tests.methods import method_of
 
 from leanfed.algorithms import ALGORITHMS, Training
 from leanfed.algorithms.flpdsp import Flpdsp
@@ -51,7 +52,7 @@ def bill(world: World, **radio: object) -> tuple[RoundBill, Ints]:
     ],
 )
 def test_each_method_pays_for_what_it_sends(name: str, bits: float, world_of: WorldOf) -> None:
-    cost = bill(world_of(ALGORITHMS[name]()))[0].cost
+    cost = bill(world_of(method_of(name)))[0].cost
     assert cost.upload_bits == pytest.approx(bits)
 
 
@@ -65,7 +66,7 @@ def test_each_method_pays_for_what_it_sends(name: str, bits: float, world_of: Wo
     ],
 )
 def test_computation_follows_the_weights_and_the_samples(name: str, share: float, world_of: WorldOf) -> None:
-    cost = bill(world_of(ALGORITHMS[name](), local_steps=2), cycles_per_sample=1e6)[0].cost
+    cost = bill(world_of(method_of(name), local_steps=2), cycles_per_sample=1e6)[0].cost
     assert cost.flops == pytest.approx(2 * 64 * 1e6 * share)
 
 
@@ -143,7 +144,7 @@ def test_a_model_that_cannot_be_cut_pays_for_the_whole_way_again() -> None:
 
 def test_the_coded_bits_are_within_one_percent_of_the_exact_count(world_of: WorldOf) -> None:
     for name in ALGORITHMS:
-        made = bill(world_of(ALGORITHMS[name]()))[0]
+        made = bill(world_of(method_of(name)))[0]
         room = 1.1 if name == "fedmask" else 1.01  # a frame of bits names its client's rows, which are not counted
         assert (made.coded_bits <= room * made.exact_bits + 8 * 64).all(), name
 
@@ -168,13 +169,13 @@ def test_the_downlink_is_counted_always_and_timed_on_request(world_of: WorldOf) 
 
 
 def test_methods_meet_the_same_devices(world_of: WorldOf) -> None:
-    states = [Accountant(RadioSettings(), world_of(ALGORITHMS[name]())).fleet.state(4) for name in ("fedper", "fedavg")]
+    states = [Accountant(RadioSettings(), world_of(method_of(name))).fleet.state(4) for name in ("fedper", "fedavg")]
     assert np.array_equal(states[0].gain, states[1].gain)
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_the_codec_changes_nothing_in_what_is_learned(name: str, world_of: WorldOf) -> None:
-    world = world_of(ALGORITHMS[name]())
+    world = world_of(method_of(name))
     ends = []
     for wire in (None, "float32"):
         progress, engine = start(world), ReferenceEngine(world, wire)

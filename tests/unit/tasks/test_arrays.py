@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from tests.registries import registered_for_now
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -19,8 +20,6 @@ from leanfed.tasks.arrays import Rows
 from leanfed.tasks.cache import load_samples
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.inventory import fetch_dataset, inventory
-from leanfed.tasks.losses import LOSSES
-from leanfed.tasks.models import MODELS
 from leanfed.tasks.task import TaskSettings, build_task
 
 X = np.arange(24, dtype=np.float64).reshape(12, 2)
@@ -30,11 +29,8 @@ WHOSE = ["b"] * 5 + ["a"] * 7
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    before = {registry: set(registry) for registry in (DATASETS, MODELS, LOSSES)}
-    yield
-    for registry, names in before.items():
-        for name in set(registry) - names:
-            registry.remove(name)
+    with registered_for_now():
+        yield
 
 
 def mlp(inputs: int) -> None:

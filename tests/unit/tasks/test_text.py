@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import torch
 from tests.encoders import tiny_encoder
+from tests.methods import method_of
 
 from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.contract import Training
@@ -73,7 +74,7 @@ def task(tiny: str, pairs: Path) -> Task:
 
 def world_of(task: Task, name: str, **training: object) -> World:
     given = {"batch_size": 6, "local_steps": 2, "learning_rate": 0.2, **training}
-    return World(task, ALGORITHMS[name](), Training(**given), Participation())
+    return World(task, method_of(name), Training(**given), Participation())
 
 
 def test_tokens_are_those_of_the_encoder_without_its_padding(task: Task) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Job, Line, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Every, Labels, Less, Trend
-from leanfed.reproduction.paper.protocol import EQUAL, LOOKS, MNIST, OPT, OWN, Changes, at_time, curve_of
+from leanfed.reproduction.paper.protocol import EQUAL, MNIST, OPT, OWN, Changes, at_time, curve_of
 from leanfed.runs.compare import ComparedRun
 
 STUDY = replace(MNIST, rates={})  # modules are taken away at one learning rate, that of the settings file
@@ -119,14 +119,6 @@ K_SERIES = (*(rates(k, 1) for k in K_RATES), ALONE)
 R_SERIES = (*(rates(1, r) for r in R_RATES), ALONE)
 TO_90 = "seconds to 90 %"
 
-# A rate has one colour, whether it is k, r or both; FLPDSP at k = r = 1 has FedPer's colour, being FedPer.
-OTHERS = (2, 3, 5)  # colours that no other curve of its panel has
-RATE_LOOKS = {
-    ALONE: LOOKS["FedPer"],
-    **{name: (colour, "-") for series in (K_SERIES, R_SERIES) for name, colour in zip(series, OTHERS, strict=False)},
-    **{rates(k, r): (colour, "-") for (k, r), colour in zip(FIXED, OTHERS, strict=True)},
-}
-
 ENTRIES.add(
     "ablation",
     Entry(
@@ -204,7 +196,6 @@ ENTRIES.add(
             columns=("quantity",),
             block="panel",
             panels=tuple(PANELS),
-            looks={**LOOKS, **RATE_LOOKS},
         ),
         settings="configs/joint_alpha01.toml, learning rate 0.1 for all; fixed rates on equal shares, no feedback",
         reduced="one seed; the paper does not list its rates",

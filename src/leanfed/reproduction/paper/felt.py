@@ -11,7 +11,6 @@ from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, J
 from leanfed.reproduction.judging import Bound, Every, Labels, Less
 from leanfed.reproduction.paper.protocol import (
     EQUAL,
-    LOOKS,
     OPT,
     OWN,
     Changes,
@@ -114,9 +113,7 @@ ENTRIES.add(
         ),
         jobs=jobs,
         measure=measure,
-        form=Form(
-            rows=("method",), columns=("partition",), block="quantity", panels=tuple(STUDY.partitions), looks=LOOKS
-        ),
+        form=Form(rows=("method",), columns=("partition",), block="quantity", panels=tuple(STUDY.partitions)),
         first_seed=20,
         settings="configs/felt_cifar10.toml; baselines with algorithm.name and allocation.rule = own",
         reduced="ResNet-20 in place of ResNet-18; 70 rounds of three steps; one seed",

@@ -11,7 +11,6 @@ from leanfed.reproduction.catalogue import GUESS, Claim, Entry, Form, Line, Meas
 from leanfed.reproduction.judging import Every, Labels, Less, lowest
 from leanfed.reproduction.paper.protocol import (
     EQUAL,
-    LOOKS,
     Study,
     at_time,
     curve_of,
@@ -48,7 +47,6 @@ def figure(study: Study, quantity: str, claims: Sequence[Claim], **about: Any) -
             y_label=f"test {quantity}" if quantity not in SHOWN else f"pooled {SHOWN[quantity]}",
             y_log=quantity == "loss",  # FedMask starts five times higher than the others
             panels=tuple(f"({letter}) {name}" for letter, name in zip(letters, study.partitions, strict=False)),
-            looks=LOOKS,
         ),
         first_seed=study.first_seed,
         **about,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Every
-from leanfed.reproduction.paper.protocol import EQUAL, LOOKS, MNIST, OPT, curve_of, line_of, with_quantity
+from leanfed.reproduction.paper.protocol import EQUAL, MNIST, OPT, curve_of, line_of, with_quantity
 
 LITERAL = ("training.learning_rate=0.01", "rounds=100", "evaluation.every=10")
 METHODS = {
@@ -53,7 +53,7 @@ ENTRIES.add(
         jobs=lambda scale: MNIST.jobs(METHODS, scale, partitions=PARTITIONS),
         measure=_measure,
         first_seed=MNIST.first_seed,
-        form=Form(rows=("method",), columns=("partition",), block="quantity", panels=PARTITIONS, looks=LOOKS),
+        form=Form(rows=("method",), columns=("partition",), block="quantity", panels=PARTITIONS),
         settings=f"configs/joint_*.toml with {', '.join(LITERAL)}",
         reduced="one seed, evaluated every 10 rounds",
     ),

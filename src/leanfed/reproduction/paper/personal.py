@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Less
 from leanfed.reproduction.paper.figures import FINAL, GAIN, cell
-from leanfed.reproduction.paper.protocol import LOOKS, Study, curve_of, line_of, with_quantity
+from leanfed.reproduction.paper.protocol import Study, curve_of, line_of, with_quantity
 
 STUDY = Study(
     dataset="CIFAR-10",
@@ -76,7 +76,6 @@ ENTRIES.add(
             columns=("partition",),
             block="quantity",
             panels=tuple(STUDY.partitions),
-            looks=LOOKS,
         ),
         settings="configs/cifar10_class2_small.toml and cifar10_alpha01_small.toml",
         first_seed=1,  # a first study looked at seed 0

@@ -55,11 +55,6 @@ SPLIT: Final[Mapping[str, Changes]] = {
     f"{shown}, min-max": (*MIN_MAX, f"algorithm.name={name}") for shown, name in BASELINES.items()
 }
 METHODS: Final[Mapping[str, Changes]] = {**OPT, **EQUAL, **SPLIT}
-LOOKS: Final[Mapping[str, tuple[int, str]]] = {  # label -> colour and dash, the same in every figure
-    **{name: (0, dash) for name, dash in zip(OPT, ("-", "--", ":"), strict=True)},
-    **{name: (number, "-") for number, name in enumerate(BASELINES, start=1)},
-    "FLPDSP": (0, "-."),
-}
 
 
 @dataclass(frozen=True)
