@@ -79,6 +79,6 @@ def command(*words: str | Path, limit_s: float = 60) -> Answer:
     return Answer(0, said.getvalue())
 
 
-def kinds(troubles: Sequence[str]) -> dict[str, int]:
+def kinds(troubles: Sequence[str], names: Sequence[str] = ("raw", "hung")) -> dict[str, int]:
     """How many troubles there are of each kind."""
-    return {kind: sum(text.startswith(f"{kind}:") for text in troubles) for kind in ("raw", "hung")}
+    return {kind: sum(text.startswith(f"{kind}:") for text in troubles) for kind in names}

@@ -1,4 +1,4 @@
-"""Settings drawn from the schema through the reader; some of those that it takes also through a run and other verbs.
+"""Settings drawn from the schema through the reader; those that it takes also through a run and all other verbs.
 
 python -m tests.chaos.draws
 """
@@ -20,13 +20,14 @@ from leanfed.errors import LeanfedError
 from leanfed.runs.settings import Settings
 from tests.chaos.commands import Answer, command, kinds
 from tests.chaos.counts import COUNTS, record
+from tests.chaos.folders import served
 from tests.chaos.generated import settings
 
 LIMIT_S = 60.0
 CHUNK = 500  # settings after which the counts are written
 SHORT_S = 5.0  # of a round that is also run, as the dry run estimates it
 ONLY_DRAWN = (Phase.generate,)  # what is wrong is not made smaller
-VERBS = ("compare", "report", "resume", "plan")
+TOGETHER = 8  # runs that are served, reported and compared together
 
 
 class Draws:
@@ -34,6 +35,8 @@ class Draws:
 
     def __init__(self, folder: Path, every: int) -> None:
         self.folder, self.every = folder, every
+        self.runs = folder / "runs"
+        self.made: list[dict[str, Any]] = []  # settings of the runs in that folder
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
 
@@ -52,23 +55,43 @@ class Draws:
             self.try_out(values)
 
     def try_out(self, values: dict[str, Any]) -> None:
-        """One round of settings that are taken: dry, then for real where that is short, then through another verb."""
-        file, run = self.folder / "settings.json", self.folder / "run"
+        """One round of settings that are taken: dry, then for real where that is short, then through other verbs."""
+        file, run = self.folder / "settings.json", self.runs / f"run-{len(self.made)}"
         file.write_text(json.dumps({**values, "rounds": 1}), encoding="utf-8")
+        self.counts["tried"] += 1
         dry = self.asked("dry run", values, "run", file, "--dry-run", "--json")
-        if dry.code != 0 or json.loads(dry.said)["estimated_seconds"] > SHORT_S:
+        if dry.code != 0:
             return
-        if self.asked("run", values, "run", file, "--out", run, "--json").code == 0:
-            verb = VERBS[self.counts["run 0"] % len(VERBS)]
-            written = {"report": ("--out", "page.html"), "compare": ("--picture", "c.svg")}
-            place = [written[verb][0], self.folder / written[verb][1]] if verb in written else []
-            of = ["--fleet", run / "fleet.parquet"] if verb == "plan" else [run]
-            self.asked(verb, values, verb, *of, *place, "--json")
-        shutil.rmtree(run, ignore_errors=True)
+        if json.loads(dry.said)["estimated_seconds"] > SHORT_S:
+            self.counts["long"] += 1
+            return
+        shown = ["--json"] if self.counts["tried"] % 2 else []
+        if self.asked("run", values, "run", file, "--out", run, *shown).code != 0:
+            shutil.rmtree(run, ignore_errors=True)
+            return
+        self.made.append(values)
+        self.asked("resume", values, "resume", run, *shown)
+        self.asked("plan", values, "plan", "--fleet", run / "fleet.parquet", *shown)
+        if len(self.made) == TOGETHER:
+            self.look()
 
-    def asked(self, what: str, values: dict[str, Any], *words: str | Path) -> Answer:
+    def look(self) -> None:
+        """Serve, report and compare the runs that were made since the last time, and remove them."""
+        if not self.made:
+            return
+        names = [f"run-{place}" for place in range(len(self.made))]
+        self.heard("serve", self.made, served(self.runs, *names))
+        self.asked("report", self.made, "report", self.runs, "--out", self.folder / "page.html", "--json")
+        self.asked("compare", self.made, "compare", self.runs, "--picture", self.folder / "picture.svg")
+        self.made = []
+        shutil.rmtree(self.runs)
+
+    def asked(self, what: str, values: object, *words: str | Path) -> Answer:
         """What a command says, counted by its exit code."""
-        answer = command(*words, limit_s=LIMIT_S)
+        return self.heard(what, values, command(*words, limit_s=LIMIT_S))
+
+    def heard(self, what: str, values: object, answer: Answer) -> Answer:
+        """Count an answer by its exit code, and print what is wrong with it."""
         self.counts[f"{what} {answer.code}"] += 1
         if answer.trouble is not None:
             self.wrong.append(answer.trouble)
@@ -92,13 +115,14 @@ def draw(cases: int, start: int, checked: Draws) -> None:
         checked.check(values)
 
     each()
+    checked.look()
 
 
 def main() -> None:
     """Draw many settings and record the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--every", type=int, default=40, help="one in so many of the settings that are taken is tried")
+    parser.add_argument("--every", type=int, default=1, help="one in so many of the settings that are taken is tried")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=COUNTS, help="where the counts go")
     options = parser.parse_args()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.commands import Answer
+from tests.chaos.commands import Answer, command
 from tests.chaos.damage import damaged, damaged_json
-from tests.chaos.folders import answers, beside, whole_folders
+from tests.chaos.folders import TOGETHER, Pictures, Whole, answers, beside, whole_folders
 
 
 @pytest.fixture(scope="module")
@@ -22,26 +22,38 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wholes(root: Path) -> list[Path]:
+def wholes(root: Path) -> list[Whole]:
     return whole_folders(root)
 
 
 @pytest.fixture(scope="module")
-def runs(root: Path, wholes: list[Path]) -> Path:
+def runs(root: Path, wholes: list[Whole]) -> Path:
     return beside(root)
 
 
-def troubles(cases: range, wholes: list[Path], runs: Path) -> list[str]:
-    said = (each for case in cases for each in answers(case, wholes, runs))
-    return [f"{what}: {answer.trouble}" for what, answer in said if answer.trouble is not None]
+def troubles(cases: range, wholes: list[Whole], runs: Path) -> list[str]:
+    pictures, step = Pictures(), min(len(cases), TOGETHER)
+    said = (each for first in cases[::step] for each in answers(range(first, first + step), wholes, runs, pictures))
+    return [f"{told}: {verb}: {answer.trouble}" for verb, told, answer in said if answer.trouble is not None]
 
 
-def test_some_damaged_folders_are_read_or_explained(wholes: list[Path], runs: Path) -> None:
+def test_some_damaged_folders_are_read_or_explained(wholes: list[Whole], runs: Path) -> None:
     assert troubles(range(1, 11), wholes, runs) == []
 
 
+def test_a_folder_whose_settings_are_another_file_is_refused_in_words(root: Path) -> None:
+    folder = root / "exchanged"
+    folder.mkdir()
+    for content in ({"format": 1}, {"name": ["x"], "rounds": "many"}):
+        (folder / "settings.json").write_text(json.dumps(content))
+        answer = command("resume", folder)
+        assert answer.trouble is None
+        assert answer.code == 2
+        assert "settings.json" in answer.said
+
+
 @pytest.mark.slow
-def test_two_thousand_damaged_folders_are_read_or_explained(wholes: list[Path], runs: Path) -> None:
+def test_two_thousand_damaged_folders_are_read_or_explained(wholes: list[Whole], runs: Path) -> None:
     assert troubles(range(2_000), wholes, runs) == []
 
 

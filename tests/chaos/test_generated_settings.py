@@ -26,7 +26,7 @@ def test_some_settings_are_taken_or_refused_and_run_or_say_why_not(tmp_path: Pat
 
 @pytest.mark.slow
 def test_ten_thousand_settings_are_taken_or_refused_and_run_or_say_why_not(tmp_path: Path) -> None:
-    checked = Draws(tmp_path, every=40)
+    checked = Draws(tmp_path, every=1)
     draw(10_000, 0, checked)
     assert checked.wrong == []
     assert checked.counts["settings"] == 10_000
@@ -36,6 +36,7 @@ def test_ten_thousand_settings_are_taken_or_refused_and_run_or_say_why_not(tmp_p
 def test_settings_that_once_failed(file: Path, tmp_path: Path) -> None:
     checked = Draws(tmp_path, every=1)
     checked.check(json.loads(file.read_text(encoding="utf-8")))
+    checked.look()
     assert checked.wrong == []
 
 

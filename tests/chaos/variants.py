@@ -11,7 +11,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fedmask": {"algorithm": {"name": "fedmask", "pruning_steps": 1}, "run": {"checkpoint_every": 2, "threads": 1}},
     "momentum": {
         "algorithm": {"name": "fedper"},
-        "training": {"momentum": 0.5, "batch_size": 8},
+        "training": {"momentum": 0.5, "batch_size": 8, "server": {"average": 0.5}},
         "participation": {"fraction": 0.5},
         "theory": {"every": 3, "probes": 1, "samples": 8},
     },

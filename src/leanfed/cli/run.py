@@ -99,10 +99,12 @@ def resume(
     """
     from leanfed.results import RunFolder
     from leanfed.runs.build import resume as resume_run
+    from leanfed.runs.settings import Settings
 
     import_all(imports)
-    settings = RunFolder(folder).read_settings()
-    with round_progress(settings["name"], settings["rounds"], folder, quiet=as_json) as listen:
+    kept = RunFolder(folder)
+    settings = Settings.from_values(kept.read_settings(), str(kept.settings))
+    with round_progress(settings.name, settings.rounds, folder, quiet=as_json) as listen:
         done = resume_run(folder, data_dir=data_dir, listen=listen, notify=_note)
     show_summary(done.summary, folder, as_json)
 

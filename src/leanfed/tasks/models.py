@@ -92,5 +92,5 @@ def build_model(name: str, classes: int, seed: int, text: TextSettings | None = 
     """A model whose initial weights depend on the seed only; torch's global generator is not changed."""
     spec = MODELS[name]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % 2**63)
+        torch.default_generator.manual_seed(seed % 2**63)  # torch.manual_seed also formats stacks for devices unused
         return spec.build(classes, text or TextSettings()) if isinstance(spec, TextModelSpec) else spec.build(classes)

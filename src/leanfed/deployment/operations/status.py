@@ -72,5 +72,5 @@ def _rounds(runs: Path) -> dict[str, Any] | None:
         table = newest.read_table("rounds")
         done, known = table.height, table["accuracy"].drop_nulls()
         accuracy = known[-1] if len(known) else None
-    facts = {"run": str(newest.path), "rounds": newest.read_settings()["rounds"], "done": done}
+    facts = {"run": str(newest.path), "rounds": newest.read_settings().get("rounds"), "done": done}
     return facts | {"accuracy": accuracy, "finished": newest.finished}
