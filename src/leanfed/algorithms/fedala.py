@@ -49,6 +49,11 @@ class FedAla(WithModel):
         return Work(passes=1.0 + self.mixing_steps / batches)
 
     @override
+    def stepped_sizes(self, split: Split) -> tuple[int, int]:
+        """A model that the client keeps."""
+        return 0, split.size
+
+    @override
     def holds(self, split: Split, training: Training) -> dict[str, int]:
         return {**super().holds(split, training), REFUSED: self._mixed(split)}
 

@@ -135,9 +135,13 @@ class FedMask(Algorithm):
         return ClientState(torch.cat([scores, rows.best_rows(scores, float(r[client]))]))
 
     @override
-    def holds(self, split: Split, training: Training) -> dict[str, int]:
-        """Scores have no momentum."""
-        return {}
+    def stepped_sizes(self, split: Split) -> tuple[int, int]:
+        """Scores take steps of their own, without momentum."""
+        return 0, 0
+
+    @override
+    def optimizer_misfit(self, split: Split, training: Training) -> str | None:
+        return "it trains scores by steps of their own; set training.optimizer = 'sgd'"
 
     @override
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import ALGORITHMS
-from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Weights, Work
+from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Weights, Work
 from leanfed.algorithms.decoupled import WithModel
 from leanfed.algorithms.local import LocalRun, local_steps
 from leanfed.algorithms.objective import Objective, whole
@@ -52,9 +52,9 @@ class PerFedAvg(WithModel):
         return Work(passes=2.0 if self.form == "first-order" else 4.0)
 
     @override
-    def holds(self, split: Split, training: Training) -> dict[str, int]:
-        """What a client keeps is a gradient, which has no momentum."""
-        return self.sparsify.holds(split.shared_size)
+    def stepped_sizes(self, split: Split) -> tuple[int, int]:
+        """What a client keeps is a gradient, which takes no steps."""
+        return split.size, 0
 
     @override
     def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import ALGORITHMS
-from leanfed.algorithms.contract import Cohort, Learner, Training, Weights, Work
+from leanfed.algorithms.contract import Cohort, Learner, Weights, Work
 from leanfed.algorithms.decoupled import WithModel
 from leanfed.algorithms.local import LocalRun, local_steps
 from leanfed.algorithms.objective import Objective, whole
@@ -43,9 +43,9 @@ class PFedMe(WithModel):
         return Work(passes=float(self.inner_steps))
 
     @override
-    def holds(self, split: Split, training: Training) -> dict[str, int]:
-        """theta is found anew on every batch, without momentum."""
-        return self.sparsify.holds(split.shared_size)
+    def stepped_sizes(self, split: Split) -> tuple[int, int]:
+        """theta is found anew on every batch, by steps of its own."""
+        return split.size, 0
 
     @override
     def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:

@@ -28,9 +28,10 @@ FAST = {"rule": "joint", "form": "fast", "deadline_s": 5.0, "energy_budget_j": N
         {"algorithm": {"name": "fedmask"}},
         {"algorithm": {"name": "fedavg"}, "training": {"batch_size": 8, "momentum": 0.9}},
         {"training": {"batch_size": 8, "local_steps": 3}, "participation": {"fraction": 0.6}},
+        {"training": {"batch_size": 8, "optimizer": "adam", "optimizer_part": "private", "optimizer_rate": 0.001}},
         {"allocation": FAST},
     ],
-    ids=["flpdsp", "fedmask", "momentum", "steps", "joint"],
+    ids=["flpdsp", "fedmask", "momentum", "steps", "adam", "joint"],
 )
 def test_a_fleet_learns_what_the_simulator_learns(tmp_path: Path, changes: dict[str, Any]) -> None:
     settings = settings_of(**changes)
