@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 import torch
@@ -92,6 +92,10 @@ class Algorithm(Section):
     def work(self, batches: Floats | float) -> Work:
         """What a client computes on each sample, in a round of so many batches; latency, energy and plans follow."""
         return Work()
+
+    def shortened(self, steps: int) -> Self:
+        """The same method with at most so many of each kind of step that settings can multiply, for a trial."""
+        return self
 
     def prunable(self, split: Split) -> int:
         """How many weights the keep rate r applies to: that share of them takes part in a client's computation."""

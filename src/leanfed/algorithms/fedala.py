@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import chain
-from typing import Literal, final
+from typing import Literal, Self, final
 
 import torch
 from pydantic import Field
@@ -43,6 +43,10 @@ class FedAla(WithModel):
     """Steps on A_n at the start of a round (assumed)."""
     mixing_rate: float = Field(default=1.0, gt=0, le=1e6)
     """Step size of A_n; the paper's choice."""
+
+    @override
+    def shortened(self, steps: int) -> Self:
+        return self.model_copy(update={"mixing_steps": min(self.mixing_steps, steps)})
 
     @override
     def work(self, batches: Floats | float) -> Work:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -73,6 +73,10 @@ class FedMask(Algorithm):
         if values.keys() != {"name", "score_rate", "confidence"}:
             raise ValueError("confidence is gone: set pull, how strongly means over the owners move a client's scores")
         return {name: value for name, value in values.items() if name == "name"}
+
+    @override
+    def shortened(self, steps: int) -> Self:
+        return self.model_copy(update={"pruning_steps": min(self.pruning_steps, steps)})
 
     @override
     def divide(self, split: Split) -> Split:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, final
+from typing import Literal, Self, final
 
 import torch
 from pydantic import Field
@@ -37,6 +37,10 @@ class PFedMe(WithModel):
     """K, steps towards theta on each batch, as in the paper's experiments."""
     inner_rate: float = Field(default=0.05, gt=0, le=1_000)
     """Their step size (estimated)."""
+
+    @override
+    def shortened(self, steps: int) -> Self:
+        return self.model_copy(update={"inner_steps": min(self.inner_steps, steps)})
 
     @override
     def work(self, batches: Floats | float) -> Work:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,19 @@ BYTES = 4  # of a float32
 ROW_BYTES = 120  # of one row of the clients table in Parquet, roughly
 
 
-def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
-    """What would run, how long and how big; some clients train and are tested on a few samples to find out."""
+def estimate(
+    settings: Settings, data_dir: str | None = None, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """What would run, how long and how big; some clients train and are tested on a few samples to find out.
+
+    `clock` says what seconds are: `time.process_time` for those of all processors together.
+    """
     experiment = prepare(settings, data_dir)
     world, plan = experiment.world, experiment.planner.plan(0).plan
     plan = plan if plan.participants else world.plan(0)  # a round may pass without anybody
     engine = engine_of(settings, shortened(world))
     with one_thread():
-        trial = Trial(engine, world, plan)
+        trial = Trial(engine, world, plan, clock)
         seconds = _seconds(experiment, trial, plan.participants)
     state_bytes = BYTES * (world.split.shared_size + world.task.clients * trial.kept)
     return {
@@ -49,9 +55,9 @@ def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
 def _seconds(experiment: Experiment, trial: Trial, participants: tuple[int, ...]) -> float:
     """Seconds of all rounds: planning, training and tests; files are written while the next round trains."""
     settings, world = experiment.settings, experiment.world
-    began = time.perf_counter()
+    began = trial.clock()
     experiment.planner.plan(1)
-    plan_s = time.perf_counter() - began
+    plan_s = trial.clock() - began
     round_s = round_seconds(trial.training(), world, trial.world, participants)
     samples = test_samples(world)
     test_s = trial.testing().seconds(np.zeros(len(samples)), samples)
