@@ -21,7 +21,7 @@ from leanfed.runs.estimate import estimate
 from leanfed.runs.packaged import settings_file
 from leanfed.runs.settings import Settings
 
-ROUNDS = 3  # of which the first only warms up
+ROUNDS = 5  # of which the first only warms up
 MANY = 10_000  # rounds of an estimate: its seconds are rounded to tenths
 FEW: dict[str, Any] = {"participation.fraction": 0.04, "evaluation.every": 1}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -14,6 +14,7 @@ from leanfed.runs.settings import Settings
 from leanfed.runs.trial import Trial, round_seconds, shortened, test_samples
 
 BYTES = 4  # of a float32
+PLANNED = 8  # rounds, whose participants stand for all: plans may leave out many
 ROW_BYTES = 120  # of one row of the clients table in Parquet, roughly
 
 
@@ -30,7 +31,7 @@ def estimate(
     engine = engine_of(settings, shortened(world))
     with one_thread():
         trial = Trial(engine, world, plan, clock)
-        seconds = _seconds(experiment, trial, plan.participants)
+        seconds = _seconds(experiment, trial)
     state_bytes = BYTES * (world.split.shared_size + world.task.clients * trial.kept)
     return {
         "name": settings.name,
@@ -52,13 +53,15 @@ def estimate(
     }
 
 
-def _seconds(experiment: Experiment, trial: Trial, participants: tuple[int, ...]) -> float:
+def _seconds(experiment: Experiment, trial: Trial) -> float:
     """Seconds of all rounds: planning, training and tests; files are written while the next round trains."""
     settings, world = experiment.settings, experiment.world
+    planned = min(PLANNED, settings.rounds)
     began = trial.clock()
-    experiment.planner.plan(1)
-    plan_s = trial.clock() - began
-    round_s = round_seconds(trial.training(), world, trial.world, participants)
+    plans = [experiment.planner.plan(number).plan.participants for number in range(planned)]
+    plan_s = (trial.clock() - began) / planned
+    line = trial.training()
+    round_s = sum(round_seconds(line, world, trial.world, who) for who in plans if who) / planned
     samples = test_samples(world)
     test_s = trial.testing().seconds(np.zeros(len(samples)), samples)
     tests = -(-settings.rounds // settings.evaluation.every)

@@ -23,6 +23,7 @@ from leanfed.tasks.cache import Samples, load_samples
 from leanfed.tasks.cut import found_cut
 from leanfed.tasks.datasets import DATASETS, DatasetSpec
 from leanfed.tasks.guess import guess_score, majority_label
+from leanfed.tasks.hub_sets import HubSettings, add_hub_set, is_hub_set
 from leanfed.tasks.losses import CROSS_ENTROPY, LOSSES, LossSpec, check_outputs, named
 from leanfed.tasks.models import MODELS, ModelSpec, build_model, default_split
 from leanfed.tasks.partition import Partition, PartitionSettings, all_to, by_user, hold_back, make_partition
@@ -39,7 +40,8 @@ class TaskSettings(Section):
     """The learning task: data, model and partition."""
 
     dataset: str = "mnist-5k"
-    """A data set by name; `leanfed data` lists them."""
+    """A data set by name (`leanfed data` lists them), or any of the hub: hub:owner/name, hub:owner/name/configuration,
+    hub:owner/name@revision."""
     model: str = "lenet5"
     """A model by name."""
     split: str | None = None
@@ -55,6 +57,8 @@ class TaskSettings(Section):
     """The encoder of a text model; image models have none."""
     table: TableSettings | None = None
     """Your own Parquet file, which `dataset` then names; left out: a data set that is known by its name."""
+    hub: HubSettings | None = None
+    """Which columns of a data set of the hub are what; left out: they are found."""
     loss: Annotated[str | None, BeforeValidator(named)] = None
     """What is minimised, by name: cross_entropy, next_token (the same, with perplexity), mse, l1, huber,
     binary_cross_entropy, or one of your own; left out: cross_entropy for classes, mse for numbers."""
@@ -203,6 +207,10 @@ def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None,
     """Load the data, partition it over clients (or give it all to `owner`), and check that it fits the model."""
     if settings.table is not None:
         add_table(settings.dataset, settings.table, data_root)
+    elif is_hub_set(settings.dataset):
+        add_hub_set(settings.dataset, settings.hub, data_root)
+    elif settings.hub is not None:
+        raise SettingsError(f"task.hub is for data sets of the hub, but {settings.dataset!r} is none. Leave it out.")
     held_back = settings.test_on == HELD_BACK
     splits = ("train", "test" if held_back else settings.test_on)
     train, test = (_inputs(settings, split, data_root) for split in splits)
