@@ -24,6 +24,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self.group = group  # of entry points; None: members come from this process only
         self._members: dict[str, T] = {}
+        self._resolvers: dict[str, Callable[[str], T]] = {}  # by what names begin with
 
     def add(self, name: str, member: T) -> T:
         """Add a member; a name can be used only once."""
@@ -36,7 +37,13 @@ class Registry(Generic[T]):
         """Decorate a class or function to add it."""
         return lambda member: self.add(name, member)
 
+    def resolve(self, prefix: str, make: Callable[[str], T]) -> None:
+        """Let names that begin with `prefix` be members: `make(name)` makes one when it is first asked for."""
+        self._resolvers[prefix] = make
+
     def __getitem__(self, name: str) -> T:
+        if name not in self._members and (make := self._resolver(name)):
+            self.add(name, make(name))
         if name not in self._members and (brought := self._brought().get(name)):
             self._load(brought)
         if name not in self._members:
@@ -44,7 +51,10 @@ class Registry(Generic[T]):
         return self._members[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._members or name in self._brought()
+        return name in self._members or name in self._brought() or self._resolver(str(name)) is not None
+
+    def _resolver(self, name: str) -> Callable[[str], T] | None:
+        return next((make for prefix, make in self._resolvers.items() if name.startswith(prefix)), None)
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._members, *(name for name in self._brought() if name not in self._members)])

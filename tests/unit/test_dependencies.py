@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "leanfed"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # room -> what may be missing, and is asked for in words
-EXTRA_OF = {"deployment": ("flower",), "runs": ("track", "export"), "tasks": ("nlp",), "theory": ("privacy",)}
+EXTRAS_OF = {"deployment": ("flower",), "runs": ("track", "export"), "tasks": ("nlp", "hub"), "theory": ("privacy",)}
 NOT_IMPORTED = {  # and needed all the same
     "click",  # typer stands on it
     "clarabel",  # cvxpy loads it by its name
@@ -71,7 +71,7 @@ def by_room() -> dict[str, set[str]]:
 
 def test_every_import_is_declared_where_it_is_needed() -> None:
     for room, used in by_room().items():
-        may_use = CORE.union(*(EXTRAS[name] for name in EXTRA_OF.get(room, ())))
+        may_use = CORE.union(*(EXTRAS[extra] for extra in EXTRAS_OF.get(room, ())))
         assert used <= may_use, f"{room} imports {sorted(used - may_use)}, which pyproject.toml does not declare for it"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, final
+from typing import Literal, Self, final
 
 import numpy as np
 from pydantic import Field
@@ -46,6 +46,10 @@ class HeadOnly(Algorithm):
     name: Literal["head-only"] = "head-only"
     head_steps: int = Field(default=1, ge=1, le=10_000)
     """Steps of the head on each batch."""
+
+    @override
+    def shortened(self, steps: int) -> Self:
+        return self.model_copy(update={"head_steps": min(self.head_steps, steps)})
 
     @override
     def rates(self, clients: int) -> tuple[Floats, Floats]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from leanfed.algorithms.contract import (
-    VELOCITY,
     ClientState,
     Cohort,
     Learner,
@@ -23,6 +22,8 @@ from leanfed.algorithms.contract import (
     Weights,
     Work,
 )
+from leanfed.algorithms.optimizers import VELOCITY
+from leanfed.algorithms.stepping import optimizer_memories
 from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, Section, kept_counts
 from leanfed.registry import Registry
@@ -93,6 +94,10 @@ class Algorithm(Section):
         """What a client computes on each sample, in a round of so many batches; latency, energy and plans follow."""
         return Work()
 
+    def shortened(self, steps: int) -> Self:
+        """The same method with at most so many of each kind of step that settings can multiply, for a trial."""
+        return self
+
     def prunable(self, split: Split) -> int:
         """How many weights the keep rate r applies to: that share of them takes part in a client's computation."""
         return 0
@@ -118,8 +123,23 @@ class Algorithm(Section):
 
         They start as zeros, are passed to `client_update` in `Cohort.memory` and returned in `Updates.memory`.
         """
-        size = self.private_size(split)
-        return {VELOCITY: size} if training.momentum and size else {}
+        return optimizer_memories(training, *self.stepped_sizes(split))
+
+    def stepped_sizes(self, split: Split) -> tuple[int, int]:
+        """Values of the shared and of the private part that a client's local steps move."""
+        return split.shared_size, self.private_size(split)
+
+    def optimizer_misfit(self, split: Split, training: Training) -> str | None:
+        """Why local steps cannot follow another optimiser than SGD, as a clause with the way out; None if they can."""
+        _, private = self.stepped_sizes(split)
+        if training.optimizer_part == "private" and not private:
+            return "it has no private part; set training.optimizer_part = 'all'"
+        if training.optimizer_part == "all" and self.upload_form == "sparse":
+            return (
+                "it sends chosen entries of a gradient, and an optimiser changes which are the largest; set "
+                "training.optimizer_part = 'private' or training.optimizer = 'sgd'"
+            )
+        return None
 
     def start_server(self, task: Task) -> ServerState:
         """The server's state before the first round."""
@@ -161,8 +181,8 @@ ALGORITHMS: Final[Registry[type[Algorithm]]] = Registry("algorithm", group="lean
 def descend(server: ServerState, gradient: Tensor, training: Training, round_number: int) -> ServerState:
     """w - eta g, Eq. (6); with momentum w - eta v, v = momentum v + g."""
     memory = dict(server.memory)
-    if training.momentum:
-        gradient = gradient.add(memory.get(VELOCITY, torch.zeros_like(gradient)), alpha=training.momentum)
+    if momentum := training.server_momentum:
+        gradient = gradient.add(memory.get(VELOCITY, torch.zeros_like(gradient)), alpha=momentum)
         memory[VELOCITY] = gradient
     return ServerState(server.shared.sub(gradient, alpha=training.rate(round_number)), memory)
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
+from leanfed.algorithms.optimizers import Constants, known_optimizer
 from leanfed.compression.picks import Picks
 from leanfed.records import Floats, Ints, Section
 from leanfed.tasks.batch import Batch
@@ -20,7 +21,7 @@ from leanfed.tasks.split import Split
 if TYPE_CHECKING:
     from leanfed.algorithms.uploads import Uploads
 
-PRIVATE, VELOCITY = "private", "velocity"  # names in a client's state
+PRIVATE = "private"  # name in a client's state
 
 
 class ServerStep(Section):
@@ -52,11 +53,48 @@ class Training(Section):
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
     """eta is multiplied by this every round."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Momentum of the server's step on the shared part and of the clients' steps on their private parts."""
+    """Momentum of the server's step on the shared part and, with optimizer = "sgd", of the clients' steps on their
+    private parts. With optimizer = "momentum": of local steps alone."""
     weight_decay: float = Field(default=0.0, ge=0, le=1_000)
-    """Added to gradients as weight_decay x weights."""
+    """Added to gradients as weight_decay x weights; AdamW adds it to the step beside the direction."""
+    optimizer: Annotated[str, AfterValidator(known_optimizer)] = "sgd"
+    """What local steps follow: w - eta v, where v is the gradient (sgd) or what the rule makes of it."""
+    optimizer_part: Literal["all", "private"] = "all"
+    """all: local steps of both parts; the upload is (start - end) / eta, so the server averages what clients arrive at.
+    private: of the private part alone; the shared part's upload stays a gradient, along which the server steps."""
+    optimizer_state: Literal["kept", "dropped"] = "kept"
+    """Whether a client remembers its velocity and moments until its next round, or begins each with zeros."""
+    optimizer_rate: float | None = Field(default=None, gt=0, le=1_000)
+    """Step size of the optimiser in round 0, which decays like eta; None: learning_rate."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Adam: weight of the past in the mean of gradients."""
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    """Adam, RMSprop: weight of the past in the mean of squared gradients."""
+    epsilon: float = Field(default=1e-8, gt=0, le=1)
+    """Added to the root that gradients are divided by."""
     server: ServerStep = Field(default_factory=ServerStep)
     """The server's step; by default as in Eq. (6)."""
+
+    @model_validator(mode="after")
+    def _momentum_needs_a_weight(self) -> Training:
+        if self.optimizer == "momentum" and not self.momentum:
+            raise ValueError("optimizer = 'momentum' needs training.momentum above 0, for example 0.9")
+        return self
+
+    @property
+    def server_momentum(self) -> float:
+        """Momentum of the server's own step."""
+        return 0.0 if self.optimizer == "momentum" else self.momentum
+
+    @property
+    def constants(self) -> Constants:
+        """The numbers of the optimiser's rule."""
+        return Constants(self.momentum, self.beta1, self.beta2, self.epsilon)
+
+    @property
+    def optimizer_ratio(self) -> float:
+        """The optimiser's step size in units of eta."""
+        return 1.0 if self.optimizer == "sgd" or not self.optimizer_rate else self.optimizer_rate / self.learning_rate
 
     def rate(self, round_number: int) -> float:
         """eta in this round."""

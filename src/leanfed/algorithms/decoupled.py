@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -59,6 +59,10 @@ class WithHead(Decoupled):
     head_steps: int = Field(default=1, ge=1, le=10_000)
     """Steps of the head on each batch (Algorithm 1 takes one). Only the first computes the base's gradient; the others
     reuse the base's features."""
+
+    @override
+    def shortened(self, steps: int) -> Self:
+        return self.model_copy(update={"head_steps": min(self.head_steps, steps)})
 
     @override
     def work(self, batches: Floats | float) -> Work:

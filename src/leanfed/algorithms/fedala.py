@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import chain
-from typing import Literal, final
+from typing import Literal, Self, final
 
 import torch
 from pydantic import Field
@@ -45,8 +45,17 @@ class FedAla(WithModel):
     """Step size of A_n; the paper's choice."""
 
     @override
+    def shortened(self, steps: int) -> Self:
+        return self.model_copy(update={"mixing_steps": min(self.mixing_steps, steps)})
+
+    @override
     def work(self, batches: Floats | float) -> Work:
         return Work(passes=1.0 + self.mixing_steps / batches)
+
+    @override
+    def stepped_sizes(self, split: Split) -> tuple[int, int]:
+        """A model that the client keeps."""
+        return 0, split.size
 
     @override
     def holds(self, split: Split, training: Training) -> dict[str, int]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRate, KeepRates
-from leanfed.algorithms.contract import Cohort, Learner, ServerState, Updates, Weights
+from leanfed.algorithms.contract import Cohort, Learner, ServerState, Training, Updates, Weights
 from leanfed.algorithms.decoupled import Decoupled
 from leanfed.algorithms.local import Masking, local_steps
 from leanfed.algorithms.uploads import Dense
@@ -74,10 +74,15 @@ class FedAvgP(Algorithm):
         return np.ones(clients), np.full(clients, self.r)
 
     @override
+    def optimizer_misfit(self, split: Split, training: Training) -> str | None:
+        """The entries that are sent are chosen by the weights."""
+        return None if training.optimizer_part == "all" else super().optimizer_misfit(split, training)
+
+    @override
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
         mask = _largest_weights(shared, cohort.r, learner)
         run = local_steps(shared, cohort, learner, Masking(shared=mask, gradient=True))
-        return Updates(Dense(run.gradient, len(shared), mask), run.private, {}, run.loss, run.samples)
+        return Updates(Dense(run.gradient, len(shared), mask), run.private, run.memory, run.loss, run.samples)
 
     @override
     def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:

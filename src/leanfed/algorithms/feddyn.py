@@ -42,6 +42,10 @@ class FedDyn(Algorithm):
         return {OWN_GRADIENT: split.size}
 
     @override
+    def optimizer_misfit(self, split: Split, training: Training) -> str | None:
+        return "its h_n is a sum of plain gradients; set training.optimizer = 'sgd'"
+
+    @override
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
         own = cohort.memory[OWN_GRADIENT]
 

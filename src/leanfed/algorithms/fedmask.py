@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -75,6 +75,10 @@ class FedMask(Algorithm):
         return {name: value for name, value in values.items() if name == "name"}
 
     @override
+    def shortened(self, steps: int) -> Self:
+        return self.model_copy(update={"pruning_steps": min(self.pruning_steps, steps)})
+
+    @override
     def divide(self, split: Split) -> Split:
         """Share (mask) all weight matrices after the first layer. The rest (first layer, biases) is never trained."""
         first = next(iter(split.shapes)).rpartition(".")[0]
@@ -135,9 +139,13 @@ class FedMask(Algorithm):
         return ClientState(torch.cat([scores, rows.best_rows(scores, float(r[client]))]))
 
     @override
-    def holds(self, split: Split, training: Training) -> dict[str, int]:
-        """Scores have no momentum."""
-        return {}
+    def stepped_sizes(self, split: Split) -> tuple[int, int]:
+        """Scores take steps of their own, without momentum."""
+        return 0, 0
+
+    @override
+    def optimizer_misfit(self, split: Split, training: Training) -> str | None:
+        return "it trains scores by steps of their own; set training.optimizer = 'sgd'"
 
     @override
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:

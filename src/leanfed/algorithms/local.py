@@ -1,4 +1,4 @@
-"""Local steps of stochastic gradient descent for C clients, shared by every method that trains weights."""
+"""Local steps of C clients, shared by every method that trains weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from leanfed.algorithms.contract import VELOCITY, Cohort, Learner, Training, Weights
+from leanfed.algorithms.contract import Cohort, Learner, Training, Weights
+from leanfed.algorithms.stepping import Stepper, Steppers
 from leanfed.errors import InputError
 from leanfed.records import Floats, Ints
 from leanfed.tasks.batch import Batch
@@ -46,14 +47,9 @@ class LocalRun:
 
     gradient: Tensor  # (C, d) sum of the steps' gradients, (start - end) / eta for the shared part; may be modified
     private: Tensor  # (C, d_private) after the steps
-    velocity: Tensor | None  # (C, d_private) momentum of the private part
+    memory: dict[str, Tensor]  # name -> (C, size): the optimiser's memories that are kept
     loss: Floats  # (C,)
     samples: Ints  # (C,)
-
-    @property
-    def memory(self) -> dict[str, Tensor]:
-        """The memories of the steps themselves: the velocity, if there is momentum."""
-        return {} if self.velocity is None else {VELOCITY: self.velocity}
 
 
 Change = Callable[[Weights, Tensor], None]
@@ -73,53 +69,56 @@ def local_steps(
     """Train [shared | private] of every client on its batches.
 
     On each batch the private part takes `head_steps` steps, the first together with the shared part; all use the
-    features of the shared part before its step. Momentum applies to the private part only, since the server has its own
-    for the shared part. The shared weights have one row until the clients' first step, then one per client; without
-    `train_shared` they stay as they are.
+    features of the shared part before its step. `Training` says which parts follow an optimiser; the momentum of SGD
+    applies to the private part only, since the server has its own for the shared part. The shared weights have one row
+    until the clients' first step, then one per client; without `train_shared` they stay as they are.
     """
     cut, rate = len(shared), cohort.rate
     weights = Weights(shared.unsqueeze(0), cohort.private)
-    velocity = cohort.memory[VELOCITY] if cohort.training.momentum and cohort.private.shape[1] else None
+    steppers = Steppers.of(cohort, cut, cohort.private.shape[1])
     losses, samples, total = [], 0, shared
     for step, batch in enumerate(cohort.batches):
         weights = masking.kept(weights)
-        loss, gradient = _gradient(learner, weights, masking, batch, cohort.training, change)
+        loss, gradient = _gradient(learner, weights, masking, batch, steppers, cohort.training, change)
         losses.append(loss)
         samples += batch.labels.shape[1]
         total = total.add_(gradient) if step else gradient if cohort.steps == head_steps == 1 else gradient.clone()
         last = step == cohort.steps - 1  # then the shared weights are not needed again: the server steps along `total`
         stays = last or not train_shared
         after = weights.shared if stays else weights.shared.sub(gradient[:, :cut], alpha=rate)
-        private, velocity = _step(weights.private, gradient[:, cut:], velocity, cohort)
+        private = _step(weights, gradient[:, cut:], steppers.private, masking, rate)
         for _ in range(head_steps - 1):
             weights = masking.kept(Weights(weights.shared, private))
-            slope = _head_gradient(learner, weights, masking, batch, cohort.training)
+            slope = _head_gradient(learner, weights, masking, batch, steppers, cohort.training)
             total[:, cut:].add_(slope)
-            private, velocity = _step(weights.private, slope, velocity, cohort)
+            private = _step(weights, slope, steppers.private, masking, rate)
         weights = Weights(after, private)
     counts = np.full(len(cohort.clients), samples, dtype=np.int64)
-    return LocalRun(total, weights.private, velocity, mean_loss(losses, cohort), counts)
+    return LocalRun(total, weights.private, steppers.memory, mean_loss(losses, cohort), counts)
 
 
 def alternating_steps(shared: Tensor, cohort: Cohort, learner: Learner, head_steps: int) -> LocalRun:
     """On each batch `head_steps` steps of the private part, then one of the shared part at the new private weights."""
-    cut, rate = len(shared), cohort.rate
+    cut, rate, training = len(shared), cohort.rate, cohort.training
     weights = Weights(shared.unsqueeze(0), cohort.private)
-    velocity = cohort.memory[VELOCITY] if cohort.training.momentum and cohort.private.shape[1] else None
+    steppers = Steppers.of(cohort, cut, cohort.private.shape[1])
+    heads = Steppers(None, steppers.private)  # the shared part does not step at the first gradient of a batch
     losses, samples, total = [], 0, shared
     for step, batch in enumerate(cohort.batches):
-        loss, gradient = _gradient(learner, weights, UNMASKED, batch, cohort.training, None)
+        loss, gradient = _gradient(learner, weights, UNMASKED, batch, heads, training, None)
         losses.append(loss)
         samples += batch.labels.shape[1]
-        private, velocity = _step(weights.private, gradient[:, cut:], velocity, cohort)
+        private = _step(weights, gradient[:, cut:], steppers.private, UNMASKED, rate)
         for _ in range(head_steps - 1):
-            slope = _head_gradient(learner, Weights(weights.shared, private), UNMASKED, batch, cohort.training)
-            private, velocity = _step(private, slope, velocity, cohort)
-        _, gradient = _gradient(learner, Weights(weights.shared, private), UNMASKED, batch, cohort.training, None)
+            weights = Weights(weights.shared, private)
+            slope = _head_gradient(learner, weights, UNMASKED, batch, steppers, training)
+            private = _step(weights, slope, steppers.private, UNMASKED, rate)
+        weights = Weights(weights.shared, private)
+        _, gradient = _gradient(learner, weights, UNMASKED, batch, steppers, training, None)
         weights = Weights(weights.shared.sub(gradient[:, :cut], alpha=rate), private)
         total = total.add_(gradient) if step else gradient.clone()
     counts = np.full(len(cohort.clients), samples, dtype=np.int64)
-    return LocalRun(total, weights.private, velocity, mean_loss(losses, cohort), counts)
+    return LocalRun(total, weights.private, steppers.memory, mean_loss(losses, cohort), counts)
 
 
 def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
@@ -136,37 +135,56 @@ def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
     return mean
 
 
-def _step(private: Tensor, slope: Tensor, velocity: Tensor | None, cohort: Cohort) -> tuple[Tensor, Tensor | None]:
-    """The private parts after a step along the slope, Eq. (4), and the new velocity if there is momentum."""
-    if velocity is not None:
-        velocity = slope = slope.add(velocity, alpha=cohort.training.momentum)
-    return private.sub(slope, alpha=cohort.rate), velocity
+def _step(weights: Weights, slope: Tensor, stepper: Stepper | None, masking: Masking, rate: float) -> Tensor:
+    """The private parts after a step from the slope at their weights, Eq. (4)."""
+    if stepper is not None:
+        at = _masked(weights.private, masking.private)
+        slope = stepper.direction(slope, at, masking.private if masking.gradient else None)
+    return weights.private.sub(slope, alpha=rate)
 
 
 def _gradient(
-    learner: Learner, weights: Weights, masking: Masking, batch: Batch, training: Training, change: Change | None
+    learner: Learner,
+    weights: Weights,
+    masking: Masking,
+    batch: Batch,
+    steppers: Steppers,
+    training: Training,
+    change: Change | None,
 ) -> tuple[Tensor, Tensor]:
-    """Loss (C,) and the gradient (C, d) that a step follows, with the method's own term, weight decay and mask."""
+    """Loss (C,) and gradient (C, d), with the method's own term, weight decay and mask.
+
+    Of a shared part with an optimiser it is the direction of its step.
+    """
     used, cut = masking.used(weights), weights.shared.shape[1]
     loss, gradient = learner.loss_and_gradient(used, batch)
     if change is not None:
         change(used, gradient)
-    _decay_and_mask(gradient[:, :cut], used.shared, masking.shared if masking.gradient else None, training)
-    _decay_and_mask(gradient[:, cut:], used.private, masking.private if masking.gradient else None, training)
+    mask = masking.shared if masking.gradient else None
+    _decay_and_mask(gradient[:, :cut], used.shared, mask, steppers.shared, training)
+    if steppers.shared is not None:
+        gradient[:, :cut] = steppers.shared.direction(gradient[:, :cut], used.shared, mask)
+    own = masking.private if masking.gradient else None
+    _decay_and_mask(gradient[:, cut:], used.private, own, steppers.private, training)
     return loss, gradient
 
 
-def _head_gradient(learner: Learner, weights: Weights, masking: Masking, batch: Batch, training: Training) -> Tensor:
+def _head_gradient(
+    learner: Learner, weights: Weights, masking: Masking, batch: Batch, steppers: Steppers, training: Training
+) -> Tensor:
     """The gradient (C, d_private) for a further step of the heads, with weight decay and mask."""
     used = masking.used(weights)
     slope = learner.head_gradient(used, batch)
-    _decay_and_mask(slope, used.private, masking.private if masking.gradient else None, training)
+    own = masking.private if masking.gradient else None
+    _decay_and_mask(slope, used.private, own, steppers.private, training)
     return slope
 
 
-def _decay_and_mask(slope: Tensor, at: Tensor, mask: Tensor | None, training: Training) -> None:
-    """Add weight decay to a part's gradient, then zero the masked entries; in place."""
-    if training.weight_decay:
+def _decay_and_mask(
+    slope: Tensor, at: Tensor, mask: Tensor | None, stepper: Stepper | None, training: Training
+) -> None:
+    """Add weight decay to a part's gradient unless its optimiser does, then zero the masked entries; in place."""
+    if training.weight_decay and not (stepper is not None and stepper.rule.decoupled):
         slope.add_(at, alpha=training.weight_decay)
     if mask is not None:
         slope.mul_(mask)

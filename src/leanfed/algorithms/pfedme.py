@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, final
+from typing import Literal, Self, final
 
 import torch
 from pydantic import Field
@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import ALGORITHMS
-from leanfed.algorithms.contract import Cohort, Learner, Training, Weights, Work
+from leanfed.algorithms.contract import Cohort, Learner, Weights, Work
 from leanfed.algorithms.decoupled import WithModel
 from leanfed.algorithms.local import LocalRun, local_steps
 from leanfed.algorithms.objective import Objective, whole
@@ -39,13 +39,17 @@ class PFedMe(WithModel):
     """Their step size (estimated)."""
 
     @override
+    def shortened(self, steps: int) -> Self:
+        return self.model_copy(update={"inner_steps": min(self.inner_steps, steps)})
+
+    @override
     def work(self, batches: Floats | float) -> Work:
         return Work(passes=float(self.inner_steps))
 
     @override
-    def holds(self, split: Split, training: Training) -> dict[str, int]:
-        """theta is found anew on every batch, without momentum."""
-        return self.sparsify.holds(split.shared_size)
+    def stepped_sizes(self, split: Split) -> tuple[int, int]:
+        """theta is found anew on every batch, by steps of its own."""
+        return split.size, 0
 
     @override
     def train(self, shared: Tensor, cohort: Cohort, learner: Learner) -> LocalRun:

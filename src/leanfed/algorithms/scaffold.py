@@ -61,6 +61,10 @@ class Scaffold(Algorithm):
         return ServerState(torch.cat([model, torch.zeros_like(model)]))
 
     @override
+    def optimizer_misfit(self, split: Split, training: Training) -> str | None:
+        return "its control variates are means of plain gradients; set training.optimizer = 'sgd'"
+
+    @override
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
         (model, control), own = shared.chunk(2), cohort.memory[CONTROL]
 

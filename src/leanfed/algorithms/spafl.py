@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
-from leanfed.algorithms.contract import VELOCITY, ClientState, Cohort, Learner, ServerState, Training, Updates, Weights
+from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Updates, Weights
 from leanfed.algorithms.local import local_steps
 from leanfed.algorithms.objective import Objective
 from leanfed.algorithms.uploads import Dense
@@ -63,8 +63,9 @@ class SpaFl(Algorithm):
         return np.full(len(k), rows_of(split).count, dtype=np.int64)
 
     @override
-    def holds(self, split: Split, training: Training) -> dict[str, int]:
-        return {VELOCITY: split.size} if training.momentum else {}
+    def stepped_sizes(self, split: Split) -> tuple[int, int]:
+        """Thresholds and weights."""
+        return rows_of(split).count, split.size
 
     @override
     def start_server(self, task: Task) -> ServerState:

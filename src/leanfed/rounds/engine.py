@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,9 +57,16 @@ class Engine(ABC):
     name: str
     reason: str = "it was asked for"  # why this engine was chosen; `choose_engine` fills it in
     single_uploads: bool = True
+    clients_at_once: int = 1  # how many clients keep all its workers busy
 
     world: World
     learner: FlatLearner  # for code that looks at one client's model, such as evaluations and probes
+
+    def at(self, world: World) -> Engine:
+        """This engine and its workers in a world with other clients, steps or tests, but the same model and method."""
+        other = copy(self)
+        other.world = world
+        return other
 
     @abstractmethod
     def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:

@@ -44,6 +44,8 @@ def why_no_bound(algorithm: Algorithm, training: Training) -> str | None:
         return "there is more than one local step"
     if algorithm.work(1.0) != Work():
         return "heads take more than one step" if algorithm.work(1.0).head_passes else "a step takes several gradients"
+    if training.optimizer != "sgd":
+        return f"local steps follow {training.optimizer}, not the gradient"
     if training.momentum or training.weight_decay:
         return "there is momentum or weight decay"
     return "the learning rate decays" if training.learning_rate_decay != 1.0 else None

@@ -232,9 +232,11 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
 
 
 def check_fit(world: World) -> None:
-    """Refuse a method that cannot train the task's model."""
+    """Refuse a method that cannot train the task's model, or not with this optimiser."""
+    method, model, optimizer = world.algorithm.model_dump()["name"], world.task.settings.model, world.training.optimizer
+    if optimizer != "sgd" and (reason := world.algorithm.optimizer_misfit(world.split, world.training)):
+        raise SettingsError(f"training.optimizer = {optimizer!r} does not fit algorithm.name = {method!r}: {reason}.")
     if reason := world.algorithm.misfit(world.split):
-        method, model = world.algorithm.model_dump()["name"], world.task.settings.model
         raise SettingsError(
             f"algorithm.name = {method!r} does not fit task.model = {model!r}: {reason}. Change one of the two."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,24 @@ from leanfed.runs.settings import Settings
 from leanfed.runs.trial import Trial, round_seconds, shortened, test_samples
 
 BYTES = 4  # of a float32
+PLANNED = 8  # rounds, whose participants stand for all: plans may leave out many
 ROW_BYTES = 120  # of one row of the clients table in Parquet, roughly
 
 
-def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
-    """What would run, how long and how big; some clients train and are tested on a few samples to find out."""
+def estimate(
+    settings: Settings, data_dir: str | None = None, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """What would run, how long and how big; some clients train and are tested on a few samples to find out.
+
+    `clock` says what seconds are: `time.process_time` for those of all processors together.
+    """
     experiment = prepare(settings, data_dir)
     world, plan = experiment.world, experiment.planner.plan(0).plan
     plan = plan if plan.participants else world.plan(0)  # a round may pass without anybody
     engine = engine_of(settings, shortened(world))
     with one_thread():
-        trial = Trial(engine, world, plan)
-        seconds = _seconds(experiment, trial, plan.participants)
+        trial = Trial(engine, world, plan, clock)
+        seconds = _seconds(experiment, trial)
     state_bytes = BYTES * (world.split.shared_size + world.task.clients * trial.kept)
     return {
         "name": settings.name,
@@ -46,13 +53,15 @@ def estimate(settings: Settings, data_dir: str | None = None) -> dict[str, Any]:
     }
 
 
-def _seconds(experiment: Experiment, trial: Trial, participants: tuple[int, ...]) -> float:
+def _seconds(experiment: Experiment, trial: Trial) -> float:
     """Seconds of all rounds: planning, training and tests; files are written while the next round trains."""
     settings, world = experiment.settings, experiment.world
-    began = time.perf_counter()
-    experiment.planner.plan(1)
-    plan_s = time.perf_counter() - began
-    round_s = round_seconds(trial.training(), world, trial.world, participants)
+    planned = min(PLANNED, settings.rounds)
+    began = trial.clock()
+    plans = [experiment.planner.plan(number).plan.participants for number in range(planned)]
+    plan_s = (trial.clock() - began) / planned
+    line = trial.training()
+    round_s = sum(round_seconds(line, world, trial.world, who) for who in plans if who) / planned
     samples = test_samples(world)
     test_s = trial.testing().seconds(np.zeros(len(samples)), samples)
     tests = -(-settings.rounds // settings.evaluation.every)

@@ -25,6 +25,7 @@ import leanfed.rounds.robust  # noqa: F401  (registers rules)
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
 from leanfed.algorithms.contract import ServerStep, Training
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.algorithms.optimizers import OPTIMIZERS
 from leanfed.allocation.base import ALLOCATORS
 from leanfed.errors import SettingsError, nearest
 from leanfed.files import parse_json, parse_toml, read_text
@@ -298,6 +299,7 @@ def json_schema() -> dict[str, Any]:
             "description": Settings.model_fields[key].description,
         }
         definitions.pop(key.capitalize(), None)
+    definitions["Training"]["properties"]["optimizer"]["enum"] = list(OPTIMIZERS)
     definitions["RunSettings"]["properties"]["engine"]["enum"] = [AUTO, *ENGINES]
     definitions["AllocationSettings"]["properties"]["solver"]["enum"] = list(ALLOCATORS)
     definitions["Participation"]["properties"]["rule"]["enum"] = [*SELECTIONS, None]

@@ -18,10 +18,11 @@ from leanfed.tasks.partition import Partition
 TUNING_PASSES = 3  # forward passes that a step takes the time of
 TRIED_STEPS, TRIED_BATCH = 20, 512  # the most that is tried of a client's steps and of its samples in a step
 LEAST_BATCH = 2  # the fewest samples: batch normalisation has no variance of one
-LARGE_MODEL = 1_000_000  # values from which a thread tries one client, not two
 LONG_S = 0.25  # what one measurement may take, if it need not take more
-FURTHER = 8  # a line goes through so many times the least samples at least: between two near points it is noise
+FURTHER = 4  # a line goes through so many times the least samples at least: between two near points it is noise
 OFTEN = 3  # a short measurement is repeated; the least counts
+
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,15 @@ class Line:
 
 
 class Trial:
-    """The tried clients of a world, alone in a world of their own, on the engine of the run."""
+    """As many clients as an engine trains at once, alone in a world of their own; times are of a client."""
 
-    def __init__(self, engine: Engine, world: World, plan: RoundPlan) -> None:
-        count = min(_tried(engine, world), len(plan.participants))
+    def __init__(self, engine: Engine, world: World, plan: RoundPlan, clock: Clock = time.perf_counter) -> None:
+        count = min(engine.clients_at_once, len(plan.participants))
         self.world = shortened(_only(world, plan.participants[:count]))
-        self.engine = engine
+        self.engine = engine.at(self.world)
         self.plan = RoundPlan(plan.round, tuple(range(count)), plan.k[:count], plan.r[:count])
-        engine.world = self.world
         self.progress = start(self.world)
+        self.clock = clock
 
     @property
     def kept(self) -> int:
@@ -55,27 +56,26 @@ class Trial:
         return len(state.private) + sum(len(tensor) for tensor in state.memory.values())
 
     def training(self) -> Line:
-        """What a client's part of a round takes."""
+        """What a client's part of a round takes: from a round of few samples, one of more, and one of more steps."""
         most = self.world.training.batch_size
         few = min(LEAST_BATCH, most)
         self._round(1, few)  # compiles, fills caches
         short = self._round(1, few)
         many = _affordable(few, most, short, FURTHER)
-        sample = (self._round(1, many) - short) / (many - few) if many > few else 0.0
+        sample = max(0.0, self._round(1, many) - short) / (many - few) if many > few else 0.0
         steps = _most_steps(self.world.training, self.world.task.partition.sizes)
-        step = short - few * max(sample, 0.0)
+        step = short - few * sample
         if steps > 1:
             tried = _affordable(1, steps, short, 2)
-            step = (self._round(tried, few) - short) / (tried - 1) - few * max(sample, 0.0)
-        once = short - max(step, 0.0) - few * max(sample, 0.0)
-        return Line(max(once, 0.0), max(step, 0.0), max(sample, 0.0))
+            step = (self._round(tried, few) - short) / (tried - 1) - few * sample
+        step = max(0.0, step)
+        return Line(max(0.0, short - step - few * sample), step, sample)
 
     def testing(self) -> Line:
         """What a client's test takes; its running statistics are renewed on samples that count like tested ones."""
         most = max(1, max(map(len, self.world.task.partition.test)))
         few = min(LEAST_BATCH, most)
-        self._test(few)
-        first, short = self._test(few)
+        first, short = self._test(few)  # the model is warm from training
         many, long = self._test(_affordable(few, most, short, 2 * FURTHER))  # forward only: more can be afforded
         sample = max(0.0, (long - short) / (many - first)) if many > first else 0.0
         return Line(max(0.0, short - first * sample), 0.0, sample)
@@ -83,39 +83,50 @@ class Trial:
     def _round(self, steps: int, batch: int) -> float:
         """Seconds of a client in a round of so many steps with so many samples each."""
         sizes = {"batch_size": batch, "local_steps": steps, "local_epochs": None}
-        self.engine.world = replace(self.world, training=self.world.training.model_copy(update=sizes))
+        engine = self.engine.at(replace(self.world, training=self.world.training.model_copy(update=sizes)))
         server, clients = self.progress.server, self.progress.clients
-        return _seconds(lambda: self.engine.run_round(server, clients, self.plan)) / len(self.plan.participants)
+        spent = self._seconds(lambda: engine.run_round(server, clients, self.plan))
+        return spent / len(self.plan.participants)
 
     def _test(self, rows: int) -> tuple[float, float]:
         """(samples, seconds) of a client's test on its first rows."""
         task, few = self.world.task, self.world.training.model_copy(update={"batch_size": LEAST_BATCH})
         partition = replace(task.partition, test=tuple(own[:rows] for own in task.partition.test))
         world = replace(self.world, task=replace(task, partition=partition), training=few)
-        self.engine.world = world
-        server, clients = self.progress.server, self.progress.clients
-        spent = _seconds(lambda: self.engine.evaluate(server, clients))
+        engine, server, clients = self.engine.at(world), self.progress.server, self.progress.clients
+        spent = self._seconds(lambda: engine.evaluate(server, clients))
         return float(test_samples(world).mean()), spent / task.clients
+
+    def _seconds(self, work: Callable[[], object]) -> float:
+        """The least of a few measurements, unless the first takes long."""
+        least = np.inf
+        for _ in range(OFTEN):
+            began = self.clock()
+            work()
+            least = min(least, self.clock() - began)
+            if least > LONG_S / OFTEN:
+                break
+        return float(least)
 
 
 def round_seconds(line: Line, world: World, trial: World, clients: tuple[int, ...]) -> float:
-    """Seconds of a round of these clients, whose heads may take more steps than were tried."""
-    asked, tried = (1 + (getattr(one.algorithm, "head_steps", 1) - 1) * world.head_step_share for one in (world, trial))
-    share = asked / tried if asked != tried else 1.0
+    """Seconds of a round of these clients, whose steps may take more passes than those that were tried."""
+    share = _passes(world) / _passes(trial)
     steps = _steps(world.training, world.task.partition.sizes[list(clients)])
     return Line(line.once, share * line.step, share * line.sample).seconds(steps, world.samples(clients))
+
+
+def _passes(world: World) -> float:
+    """Passes of the whole model on each sample, further steps of the head by their share of one."""
+    work = world.algorithm.work(float(_most_steps(world.training, world.task.partition.sizes)))
+    heads = work.head_passes * world.head_step_share if work.head_passes else 0.0
+    return float(np.mean(work.passes)) + heads
 
 
 def test_samples(world: World) -> Floats:
     """Samples that every client's test passes through its model (N,), with those that renew running statistics."""
     renewed = (world.renew_statistics + TUNING_PASSES * world.tuning.steps) * world.training.batch_size
     return np.array([len(rows) + renewed for rows in world.task.partition.test], dtype=float)
-
-
-def _tried(engine: Engine, world: World) -> int:
-    """How many clients keep every worker of an engine busy."""
-    together = getattr(engine, "chunk_clients", 1 if world.split.size >= LARGE_MODEL else 2)
-    return int(together * getattr(engine, "threads", 1))
 
 
 def _only(world: World, clients: tuple[int, ...]) -> World:
@@ -130,12 +141,10 @@ def shortened(world: World) -> World:
     training = world.training.model_copy(update={"batch_size": min(world.training.batch_size, TRIED_BATCH)})
     if _most_steps(training, world.task.partition.sizes) > TRIED_STEPS:
         training = training.model_copy(update={"local_epochs": None, "local_steps": TRIED_STEPS})
-    asked = {name: getattr(world.algorithm, name, 0) for name in ("head_steps", "pruning_steps")}
-    fewer = {name: TRIED_STEPS for name, steps in asked.items() if steps > TRIED_STEPS}
     return replace(
         world,
         training=training,
-        algorithm=world.algorithm.model_copy(update=fewer),
+        algorithm=world.algorithm.shortened(TRIED_STEPS),
         renew_statistics=min(world.renew_statistics, TRIED_STEPS),
         tuning=world.tuning._replace(steps=min(world.tuning.steps, TRIED_STEPS)),
     )
@@ -156,15 +165,3 @@ def _most_steps(training: Training, sizes: Ints) -> int:
 def _affordable(few: int, most: int, seconds: float, times: int) -> int:
     """How much may be tried where `few` take these seconds: so many times as much at least, `most` at most."""
     return min(most, max(times * few, int(few * LONG_S / max(seconds, 1e-9))))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    """The least of a few measurements, unless the first takes long."""
-    least = np.inf
-    for _ in range(OFTEN):
-        began = time.perf_counter()
-        work()
-        least = min(least, time.perf_counter() - began)
-        if least > LONG_S / OFTEN:
-            break
-    return float(least)

@@ -44,6 +44,7 @@ class StreamedEngine(Engine):
         self.wire = wire
         self.learner = world.new_learner()
         self.threads = workers(world, self.learner.model, threads or torch.get_num_threads())
+        self.clients_at_once = self.threads
         self._pool = ThreadPoolExecutor(self.threads, "leanfed", initializer=torch.set_num_threads, initargs=(1,))
         self._learners: queue.SimpleQueue[FlatLearner] = queue.SimpleQueue()
         for number in range(self.threads):

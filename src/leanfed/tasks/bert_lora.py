@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from leanfed.errors import SettingsError, nearest
-from leanfed.tasks.encoder import load_encoder, nlp
+from leanfed.tasks.encoder import load_encoder
+from leanfed.tasks.lora import inject, known_targets, set_dropout
 from leanfed.tasks.text import IDS, MASK, SEGMENTS, TextSettings
 
 GROUP = 4  # samples of similar length encoded together: little padding, and still fast matrix products
@@ -114,32 +115,20 @@ def _mean(hidden: Tensor, chosen: Tensor) -> Tensor:
 
 def _adapt(encoder: Any, settings: TextSettings) -> None:
     """Insert adapters into the encoder; only they are trainable."""
-    peft = nlp("peft")
-    for part in encoder.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = settings.dropout
-        elif isinstance(getattr(part, "dropout_prob", None), float):
-            part.dropout_prob = settings.dropout
+    set_dropout(encoder, settings.dropout)
     targets = settings.targets or default_targets(encoder.config.model_type)
     names = {name.rpartition(".")[2] for name, part in encoder.named_modules() if isinstance(part, nn.Linear)}
     if unknown := [target for target in targets if target.rpartition(".")[2] not in names]:
         raise SettingsError(f"The encoder has no layer {unknown[0]!r} to adapt: {nearest(unknown[0], names)}")
-    adapters = peft.LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.scale * settings.rank,
-        lora_dropout=settings.dropout,
-        target_modules=list(targets),
-    )
-    peft.inject_adapter_in_model(adapters, encoder)
+    inject(encoder, targets, settings.rank, settings.scale, settings.dropout)
 
 
 def default_targets(family: str) -> tuple[str, ...]:
     """The queries and values of attention, by the names that a family of encoders gives them."""
-    known = nlp("peft.utils.constants").TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-    found = {"distilbert": ["q_lin", "v_lin"], **known}.get(family)
+    found = known_targets(family)
     if found is None:
         raise SettingsError(f"task.text.targets must name the layers to adapt in an encoder of the family {family!r}.")
-    return tuple(found)
+    return found
 
 
 def lora_split(settings: TextSettings) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from leanfed.errors import SettingsError
+from leanfed.tasks.lora import LoraSettings
 from leanfed.tasks.models import build_model, default_split
 from leanfed.tasks.split import split_after
 from leanfed.tasks.text import TextSettings
+from leanfed.tasks.tree import parts_of
 
 
 @dataclass(frozen=True)
@@ -28,25 +30,25 @@ def found_cut(model: nn.Module, name: str = "the model") -> str:
     >>> found_cut(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)))
     '2'
     """
-    path, module = "", model
-    while True:
-        children = [(child, part) for child, part in module.named_children() if _trainable(part)]
-        if len(children) > 1:
-            return f"{path}{children[-2][0]}"
-        if not children:
-            raise SettingsError(
-                f"Model {name!r} has no cut: a single layer holds all its trainable weights. Put its last "
-                "layer apart, as in nn.Sequential(body, nn.Linear(...))."
-            )
-        path, module = f"{path}{children[0][0]}.", children[0][1]
+    parts = parts_of(model)
+    if len(parts) < 2:
+        raise SettingsError(
+            f"Model {name!r} has no cut: a single layer holds all its trainable weights. Put its last layer apart, as "
+            "in nn.Sequential(body, nn.Linear(...))."
+        )
+    return parts[-2]
 
 
 def layers_of(
-    name: str, outputs: int, text: TextSettings | None = None, cut: str | None = None
+    name: str,
+    outputs: int,
+    text: TextSettings | None = None,
+    cut: str | None = None,
+    lora: LoraSettings | None = None,
 ) -> tuple[list[Layer], str]:
     """Every layer with trainable weights of a model by name, and the cut: as given, its own, or the found one."""
     text = text or TextSettings()
-    model = build_model(name, outputs, 0, text)
+    model = build_model(name, outputs, 0, text, lora)
     layer = cut or default_split(name, text) or found_cut(model, name)
     shared = split_after(model, layer).shared
     sizes = {key: values.numel() for key, values in model.named_parameters() if values.requires_grad}
@@ -57,7 +59,3 @@ def layers_of(
         own = [key for key in sizes if key.rpartition(".")[0] == owner]
         found.append(Layer(owner, kinds[owner], sum(sizes[key] for key in own), own[-1] in shared))
     return found, layer
-
-
-def _trainable(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())

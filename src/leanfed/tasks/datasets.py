@@ -179,6 +179,33 @@ DATASETS.add(
         },
     ),
 )
+DATASETS.add(  # its checksums, and those of fashion-mnist, are left open: they could not be had
+    "cifar100",
+    DatasetSpec(
+        source=HubSource("uoft-cs/cifar100", "cifar100"),
+        columns=("img",),
+        classes=100,
+        rows={"train": 50_000, "test": 10_000},
+        shape=(3, 32, 32),
+        mean=(0.5071, 0.4865, 0.4409),
+        deviation=(0.2673, 0.2564, 0.2762),
+        label="fine_label",
+        licence="see the data set's page",
+    ),
+)
+DATASETS.add(
+    "fashion-mnist",
+    DatasetSpec(
+        source=HubSource("zalando-datasets/fashion_mnist", "fashion_mnist"),
+        columns=("image",),
+        classes=10,
+        rows={"train": 60_000, "test": 10_000},
+        shape=(1, 28, 28),
+        mean=(0.2860,),
+        deviation=(0.3530,),
+        licence="MIT",
+    ),
+)
 DATASETS.add(
     "svhn",
     DatasetSpec(

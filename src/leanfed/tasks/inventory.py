@@ -10,16 +10,52 @@ from leanfed.errors import DataError
 from leanfed.tasks.cache import load_samples
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource, MemorySource
 from leanfed.tasks.hub import Progress, data_root, fetch, hub_url
+from leanfed.tasks.hub_files import files_here, hub_files
+from leanfed.tasks.hub_sets import HUB_SETS, add_hub_set, address_of, is_hub_set
 
 
 def inventory(root: Path | None = None, names: Iterable[str] = (), *, verify: bool = False) -> list[dict[str, Any]]:
     """One row per split of the named data sets, or of all: number of samples, whether it is present, its source."""
-    chosen = list(names) or list(DATASETS)
-    return [_row(name, split, DATASETS[name], root, verify) for name in chosen for split in DATASETS[name].rows]
+    rows = []
+    for name in list(names) or list(dict.fromkeys((*DATASETS, *HUB_SETS))):
+        if is_hub_set(name):
+            rows += _hub_rows(name, root, verify)
+        else:
+            rows += [_row(name, split, DATASETS[name], root, verify) for split in DATASETS[name].rows]
+    return rows
+
+
+def _hub_rows(name: str, root: Path | None, verify: bool) -> list[dict[str, Any]]:
+    """The splits of a data set of the hub as its files have them, or as it is known to have."""
+    known, here = HUB_SETS.get(name), files_here(address_of(name), root)
+    if here and verify:
+        add_hub_set(name, root=root)
+        return [_row(name, split, DATASETS[name], root, verify) for split in DATASETS[name].rows]
+    licence = "see the data set's page" if known is None else known.licence
+    return [
+        {
+            "dataset": name,
+            "split": split,
+            "samples": known.rows.get(split, 0) if known else _rows_in(here.get(split, ())),
+            "here": "yes" if split in here else "no",
+            "where": str(here[split][0].parent) if split in here else address_of(name),
+            "licence": licence,
+        }
+        for split in here or (known.rows if known else ("train",))
+    ]
+
+
+def _rows_in(files: Iterable[Path]) -> int:
+    import polars as pl
+
+    return sum(pl.scan_parquet(file).select(pl.len()).collect().item() for file in files)
 
 
 def fetch_dataset(name: str, root: Path | None, progress: Progress) -> None:
-    """Download the missing splits of a data set."""
+    """Download the missing splits of a data set; one by its address goes into the hub's own cache, with its bars."""
+    if is_hub_set(name):
+        hub_files(address_of(name), root)
+        return
     source = DATASETS[name].source
     if isinstance(source, MemorySource):
         raise DataError(f"{name!r} is your own data in memory; there is nothing to fetch.")

@@ -11,11 +11,21 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from leanfed.errors import SettingsError
 from leanfed.registry import Registry
 from leanfed.tasks.bert_lora import BertLora, lora_split
 from leanfed.tasks.chain import Chain, Stage
+from leanfed.tasks.lora import LoraSettings, with_adapters
 from leanfed.tasks.resnet import ResNet18, SmallResNet
 from leanfed.tasks.text import TextSettings
+from leanfed.tasks.transformer_models import (
+    PICTURES,
+    PREFIX,
+    kind_of,
+    picture_classifier,
+    pretrained_name,
+    text_classifier,
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class TextModelSpec:
     build: Callable[[int, TextSettings], nn.Module]  # number of classes, settings -> freshly initialised model
     default_split: Callable[[TextSettings], str]  # the last layer of the base
     input_shape: None = None
+    encoder: str | None = None  # that it brings itself; None: the one in the settings
 
 
 MODELS: Final[Registry[ModelSpec | TextModelSpec]] = Registry("model", group="leanfed.models")
@@ -82,15 +93,41 @@ for _blocks, _last in ((1, "stage2.0"), (3, "stage3.1")):
 MODELS.add("bert-lora", TextModelSpec(BertLora, lora_split))
 
 
+def _transformer(name: str) -> ModelSpec | TextModelSpec:
+    """A classifier of transformers, whose cut is found in its module tree."""
+    behind = pretrained_name(name)
+    if kind_of(behind) == PICTURES:
+        return ModelSpec(partial(picture_classifier, behind), input_shape=None, default_split="")
+    return TextModelSpec(partial(text_classifier, behind), lambda text: "", encoder=behind)
+
+
+MODELS.resolve(PREFIX, _transformer)
+
+
+def text_of(name: str, text: TextSettings) -> TextSettings:
+    """The settings of texts for a model: with its own encoder where it brings one, whose tokens are then taken."""
+    spec = MODELS[name]
+    own = spec.encoder if isinstance(spec, TextModelSpec) else None
+    return text if own is None else text.model_copy(update={"encoder": own})
+
+
 def default_split(name: str, text: TextSettings) -> str:
     """The last layer of a model's base, unless the settings say otherwise; empty where the model does not say."""
     spec = MODELS[name]
     return spec.default_split(text) if isinstance(spec, TextModelSpec) else spec.default_split
 
 
-def build_model(name: str, classes: int, seed: int, text: TextSettings | None = None) -> nn.Module:
+def build_model(
+    name: str, classes: int, seed: int, text: TextSettings | None = None, lora: LoraSettings | None = None
+) -> nn.Module:
     """A model whose initial weights depend on the seed only; torch's global generator is not changed."""
     spec = MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed % 2**63)  # torch.manual_seed also formats stacks for devices unused
-        return spec.build(classes, text or TextSettings()) if isinstance(spec, TextModelSpec) else spec.build(classes)
+        model = spec.build(classes, text or TextSettings()) if isinstance(spec, TextModelSpec) else spec.build(classes)
+        if lora is None:
+            return model
+        if isinstance(spec, TextModelSpec) and spec.encoder is None:
+            raise SettingsError(f"task.lora is not for {name!r}, which has adapters of its own: set task.text.rank.")
+        family = getattr(getattr(getattr(model, "model", None), "config", None), "model_type", None)
+        return with_adapters(model, lora, family)

@@ -23,8 +23,10 @@ from leanfed.tasks.cache import Samples, load_samples
 from leanfed.tasks.cut import found_cut
 from leanfed.tasks.datasets import DATASETS, DatasetSpec
 from leanfed.tasks.guess import guess_score, majority_label
+from leanfed.tasks.hub_sets import HubSettings, add_hub_set, is_hub_set
+from leanfed.tasks.lora import LoraSettings
 from leanfed.tasks.losses import CROSS_ENTROPY, LOSSES, LossSpec, check_outputs, named
-from leanfed.tasks.models import MODELS, ModelSpec, build_model, default_split
+from leanfed.tasks.models import MODELS, ModelSpec, build_model, default_split, text_of
 from leanfed.tasks.partition import Partition, PartitionSettings, all_to, by_user, hold_back, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
 from leanfed.tasks.text import TextSettings, Tokens, load_tokens
@@ -39,9 +41,11 @@ class TaskSettings(Section):
     """The learning task: data, model and partition."""
 
     dataset: str = "mnist-5k"
-    """A data set by name; `leanfed data` lists them."""
+    """A data set by name (`leanfed data` lists them), or any of the hub: hub:owner/name, hub:owner/name/configuration,
+    hub:owner/name@revision."""
     model: str = "lenet5"
-    """A model by name."""
+    """A model by name (`leanfed models` lists them), or a classifier of transformers: transformers:owner/name,
+    transformers:FOLDER."""
     split: str | None = None
     """The last layer of the shared base; the model's own default when left out."""
     statistics: Literal["private", "shared"] = "private"
@@ -51,10 +55,14 @@ class TaskSettings(Section):
     test_on: str = "test"
     """The split that clients are tested on. For choosing settings: "held-back", a fifth of each client's own training
     samples, which it then does not train on; or "validation", where a data set has one."""
+    lora: LoraSettings | None = None
+    """Low-rank adapters: everything else but the model's end is frozen; left out: all weights are trained."""
     text: TextSettings = Field(default_factory=TextSettings)
     """The encoder of a text model; image models have none."""
     table: TableSettings | None = None
     """Your own Parquet file, which `dataset` then names; left out: a data set that is known by its name."""
+    hub: HubSettings | None = None
+    """Which columns of a data set of the hub are what; left out: they are found."""
     loss: Annotated[str | None, BeforeValidator(named)] = None
     """What is minimised, by name: cross_entropy, next_token (the same, with perplexity), mse, l1, huber,
     binary_cross_entropy, or one of your own; left out: cross_entropy for classes, mse for numbers."""
@@ -159,7 +167,7 @@ class Task:
     def new_model(self, *labels: str | int) -> nn.Module:
         """A model initialised from the stream (seed, "weights", labels)."""
         seed = stream_seed(self.seed, "weights", *labels)
-        return build_model(self.settings.model, self.outputs, seed, self.settings.text)
+        return build_model(self.settings.model, self.outputs, seed, self.settings.text, self.settings.lora)
 
     def initial_shared(self, split: Split) -> Tensor:
         """The initial shared part, the same for every method."""
@@ -203,6 +211,10 @@ def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None,
     """Load the data, partition it over clients (or give it all to `owner`), and check that it fits the model."""
     if settings.table is not None:
         add_table(settings.dataset, settings.table, data_root)
+    elif is_hub_set(settings.dataset):
+        add_hub_set(settings.dataset, settings.hub, data_root)
+    elif settings.hub is not None:
+        raise SettingsError(f"task.hub is for data sets of the hub, but {settings.dataset!r} is none. Leave it out.")
     held_back = settings.test_on == HELD_BACK
     splits = ("train", "test" if held_back else settings.test_on)
     train, test = (_inputs(settings, split, data_root) for split in splits)
@@ -264,7 +276,7 @@ def _inputs(settings: TaskSettings, split: str, root: Path | None) -> Images | T
     if shape is None and spec.shape is None and settings.augment:
         raise SettingsError(f"task.augment changes pictures, but {settings.dataset!r} has texts. Leave it out.")
     if shape is None and spec.shape is None:
-        return load_tokens(settings.dataset, split, settings.text, root)
+        return load_tokens(settings.dataset, split, text_of(settings.model, settings.text), root)
     if (
         shape is None
         or spec.shape is None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import polars
     from torch import nn
 
+PIECE = 1_000  # pictures at a time
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
@@ -112,41 +113,46 @@ def add_images(name: str, folder: str | Path, *, size: int = 32, channels: int =
 
 def add_parquet(
     name: str,
-    file: str | Path,
+    file: str | Path | Sequence[Path],
     *,
     inputs: str | Sequence[str],
     label: str = "label",
     client: str | None = None,
-    test: str | Path | None = None,
+    test: str | Path | Sequence[Path] | None = None,
     size: int = 32,
     channels: int = 3,
     normalise: Normalise = "none",
     classes: int | None = None,
+    characters: bool = False,
 ) -> DatasetSpec:
     """Register a Parquet file: `inputs` is a column of encoded images, one or two columns of texts, or numeric columns.
 
     Numeric columns become features (n, columns), columns of lists of one length series (n, columns, length), or
     (n, length) where there is one; `normalise` and `classes` are for these, as in `add_arrays`. Labels may be numbers
     or strings; those with a fraction are numbers to predict. `client` is the column that says whose sample a row is.
-    Without a `test` file every fifth row of each client, else of each class, is for testing.
+    Without a `test` file every fifth row of each client, else of each class, is for testing. Several files are read as
+    one. With `characters` a column of texts of one length becomes the places (n, length) of their characters among all
+    that occur.
     """
     columns = (inputs,) if isinstance(inputs, str) else tuple(inputs)
-    files = {"train": Path(file), **({} if test is None else {"test": Path(test)})}
+    files = {"train": _files(file), **({} if test is None else {"test": _files(test)})}
     named = (*columns, label, *(() if client is None else (client,)))
-    tables = {split: _read(path, named) for split, path in files.items()}
+    tables = {split: read_parquet(paths, named) for split, paths in files.items()}
+    if characters:
+        tables = _numbered(tables, columns[0], files["train"][0])
     kind = tables["train"].schema[columns[0]].base_type().__name__
     if kind in ("String", "Binary", "Struct"):
         return _add_encoded(
             name, files, tables, columns, label, client, None if kind == "String" else Format(size, channels)
         )
-    given = {split: columns_as_arrays(table, columns, label, client, files[split]) for split, table in tables.items()}
+    given = {s: columns_as_arrays(table, columns, label, client, files[s][0]) for s, table in tables.items()}
     splits = given if len(given) == 2 else divided(given["train"])
     return register(name, splits, normalise=normalise, classes=classes, columns=columns)
 
 
 def _add_encoded(
     name: str,
-    files: Mapping[str, Path],
+    files: Mapping[str, tuple[Path, ...]],
     tables: dict[str, polars.DataFrame],
     columns: tuple[str, ...],
     label: str,
@@ -154,7 +160,7 @@ def _add_encoded(
     form: Format | None,
 ) -> DatasetSpec:
     """Register columns of images, brought to a form, or of texts."""
-    file, apart = files["train"], len(files) == 2
+    file, apart = files["train"][0], len(files) == 2
     given = {value for table in tables.values() for value in table[label]}
     classes = sorted(given - {None})
     if len(classes) < 2 or None in given:
@@ -181,7 +187,8 @@ def _add_encoded(
     def key(split: str) -> str:
         held = "" if apart else split
         owner = [] if client is None else [client]
-        words = [sha256_of(files[split if apart else "train"]), held, f"{form or Format(32, 3)}", *columns, label]
+        sums = "".join(sha256_of(part) for part in files[split if apart else "train"])
+        words = [sums, held, f"{form or Format(32, 3)}", *columns, label]
         return _digest([*words, f"{classes}", *owner])
 
     counts = {split: len(found) for split, found in rows.items()}
@@ -238,10 +245,22 @@ def _add(
     """Register the data set; images are normalised by the mean and deviation of the training pixels."""
     if form is None:
         return DATASETS.add(name, DatasetSpec(source, columns, len(classes), dict(rows), users=users))
-    pixels = local_samples(name, "train", source).inputs / np.float32(255)
-    mean, deviation = (tuple(found.tolist()) for found in (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)) + 1e-6))
+    mean, deviation = pixel_moments(local_samples(name, "train", source).inputs)
     spec = DatasetSpec(source, columns, len(classes), dict(rows), form.shape, mean, deviation, users=users)
     return DATASETS.add(name, spec)
+
+
+def pixel_moments(pixels: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of pixels (n, channels, height, width) in [0, 1] by channel, from exact sums of pieces."""
+    count = pixels.size // pixels.shape[1]
+    sums, squares = (np.zeros(pixels.shape[1], dtype=np.int64) for _ in range(2))
+    for start in range(0, len(pixels), PIECE):
+        piece = pixels[start : start + PIECE].astype(np.int64)
+        sums += piece.sum((0, 2, 3))
+        squares += np.square(piece).sum((0, 2, 3))
+    mean = sums / count / 255
+    variance = np.maximum(squares / count / 255**2 - mean**2, 0.0)
+    return tuple(mean.tolist()), tuple((np.sqrt(variance) + 1e-6).tolist())
 
 
 def _pictures(folder: Path) -> list[tuple[Path, str]]:
@@ -269,18 +288,41 @@ def _numbers(values: Sequence[object], classes: Sequence[object]) -> Ints:
     return np.array([places[value] for value in values], dtype=np.int64)
 
 
-def _read(file: Path, columns: Sequence[str]) -> polars.DataFrame:
-    """The named columns of a Parquet file."""
+def _files(given: str | Path | Sequence[Path]) -> tuple[Path, ...]:
+    return (Path(given),) if isinstance(given, str | Path) else tuple(given)
+
+
+def read_parquet(files: Sequence[Path], columns: Sequence[str] | None) -> polars.DataFrame:
+    """The named columns of Parquet files one after another, or all columns."""
     import polars as pl
 
-    with explained(file, "read"):
-        try:
-            table = pl.read_parquet(file)
-        except pl.exceptions.PolarsError as error:
-            raise DataError(f"{file} is not a readable Parquet file ({error}). Give another file.") from error
-    if missing := [column for column in columns if column not in table.columns]:
-        raise DataError(f"{file} has no column {missing[0]!r}: {nearest(missing[0], table.columns)}")
-    return table.select(columns)
+    tables = []
+    for file in files:
+        with explained(file, "read"):
+            try:
+                table = pl.read_parquet(file)
+            except pl.exceptions.PolarsError as error:
+                raise DataError(f"{file} is not a readable Parquet file ({error}). Give another file.") from error
+        if missing := [column for column in columns or () if column not in table.columns]:
+            raise DataError(f"{file} has no column {missing[0]!r}: {nearest(missing[0], table.columns)}")
+        tables.append(table if columns is None else table.select(columns))
+    return tables[0] if len(tables) == 1 else pl.concat(tables)
+
+
+def _numbered(tables: Mapping[str, polars.DataFrame], column: str, file: Path) -> dict[str, polars.DataFrame]:
+    """Texts as lists of the places of their characters among all that occur in training, then in testing."""
+    import polars as pl
+
+    if any(table.schema[column] != pl.String or table[column].null_count() for table in tables.values()):
+        raise DataError(f"Column {column!r} of {file} must hold texts without gaps to be read as characters.")
+    known = sorted(set().union(*("".join(table[column].unique()) for table in tables.values())))
+    places = {character: place for place, character in enumerate(known)}
+    return {
+        split: table.with_columns(
+            pl.Series(column, [[places[c] for c in text] for text in table[column]], dtype=pl.List(pl.Int64))
+        )
+        for split, table in tables.items()
+    }
 
 
 def _digest(parts: Sequence[str]) -> str:

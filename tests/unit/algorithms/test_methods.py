@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def ask(
     r: float = 1.0,
     steps: int = 1,
     round_number: int = 0,
-    **training: float,
+    **training: Any,
 ) -> Answer:
     """One client's answer, from a cohort of one on the tiny model."""
     settings, learner = Training.model_validate({"learning_rate": ETA, **training}), tiny()

@@ -8,8 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from leanfed.algorithms.base import Algorithm
+from leanfed.algorithms.fedala import FedAla
 from leanfed.algorithms.fedmask import FedMask
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.algorithms.pfedme import PFedMe
 from leanfed.records import RoundPlan
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
@@ -83,11 +86,28 @@ def test_the_line_finds_what_a_client_a_step_and_a_sample_take(
 
 def test_only_the_tried_clients_are_trained_and_tested(world_of: Callable[..., World]) -> None:
     world = world_of(Flpdsp(), batch_size=8)
-    trial = Trial(choose_engine(world, "streamed", 1), world, replace(PLAN, participants=(4, 2)))
+    trial = Trial(choose_engine(world, "streamed", 2), world, replace(PLAN, participants=(4, 2)))
     assert [len(rows) for rows in trial.world.task.partition.train] == world.task.partition.sizes[[4, 2]].tolist()
     assert trial.training().seconds(np.ones(1), np.full(1, 8.0)) > 0
     assert trial.testing().seconds(np.zeros(1), np.ones(1)) > 0
     assert trial.progress.clients.started() == [0, 1]
+
+
+def test_a_trial_leaves_the_engine_in_its_own_world(world_of: Callable[..., World]) -> None:
+    world = world_of(Flpdsp(), batch_size=8)
+    engine = choose_engine(world, "streamed", 2)
+    trial = Trial(engine, world, RoundPlan(0, (0, 1, 2), np.ones(3), np.ones(3)))
+    trial.training()
+    assert engine.world is world
+    assert len(trial.plan.participants) == engine.clients_at_once == 2
+
+
+@pytest.mark.parametrize(("method", "times"), [(PFedMe(inner_steps=200), 10.0), (FedAla(mixing_steps=0), 1.0)])
+def test_passes_that_were_not_tried_are_counted(
+    method: Algorithm, times: float, world_of: Callable[..., World]
+) -> None:
+    world = world_of(method, batch_size=8)
+    assert round_seconds(A_STEP, world, shortened(world), (0, 3)) == pytest.approx(2 * times)
 
 
 def test_an_estimate_counts_rounds_and_tests() -> None:

@@ -20,6 +20,7 @@ from leanfed.runs.build import check_fit
 from leanfed.runs.settings import Settings
 from leanfed.streams import stream
 from leanfed.tasks.datasets import DATASETS
+from leanfed.tasks.hub_sets import add_hub_set, is_hub_set
 from leanfed.tasks.models import MODELS
 from leanfed.tasks.partition import Partition
 from leanfed.tasks.task import Images, Task
@@ -79,6 +80,8 @@ def far_world(
 
 
 def _no_images(settings: Settings) -> Images:
+    if is_hub_set(settings.task.dataset):
+        add_hub_set(settings.task.dataset, settings.task.hub)
     spec = DATASETS[settings.task.dataset]
     shape = (0, *(MODELS[settings.task.model].input_shape or ()))  # nothing is looked at, of pictures or of texts
     mean, deviation = (torch.tensor(values).reshape(-1, 1, 1) for values in (spec.mean, spec.deviation))

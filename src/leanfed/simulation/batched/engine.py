@@ -72,6 +72,7 @@ class BatchedEngine(Engine):
         self.learner = world.new_learner()
         self.threads = threads or torch.get_num_threads()
         self.chunk_clients = chunk_clients(world)
+        self.clients_at_once = self.threads * self.chunk_clients
         self._compiled = compiled
         self._pool = ThreadPoolExecutor(self.threads, "leanfed", initializer=torch.set_num_threads, initargs=(1,))
         self._learners: queue.SimpleQueue[LeNetLearner] = queue.SimpleQueue()

@@ -1,0 +1,160 @@
+"""Parquet files of any data set of the hub: from the folder of data sets, the hub's own cache, or the network."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from leanfed.errors import DataError, LeanfedError, MissingExtraError, SettingsError, nearest
+from leanfed.tasks.hub import data_root
+
+PREFIX = "hub:"
+ADDRESS = re.compile(r"hub:(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?")
+CONVERTED = "refs/convert/parquet"  # where the hub keeps its own Parquet copy of sets in other formats
+SHARD = re.compile(r"(?P<split>.*?)(-\d+(-of-\d+)?)?")  # train-00000-of-00002
+PLAIN = ("", "data", "default")  # folders that name no configuration
+Splits = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Address:
+    """`hub:owner/name`, with a configuration `hub:owner/name/config`, at a revision `hub:owner/name@revision`."""
+
+    repository: str
+    config: str | None = None
+    revision: str | None = None
+
+    @classmethod
+    def parse(cls, name: str) -> Address:
+        """Read an address.
+
+        >>> Address.parse("hub:nyu-mll/glue/mrpc@main")
+        Address(repository='nyu-mll/glue', config='mrpc', revision='main')
+        """
+        found = ADDRESS.fullmatch(name)
+        if found is None:
+            raise SettingsError(
+                f"{name!r} is not an address on the hub. Write hub:owner/name, hub:owner/name/configuration or "
+                "hub:owner/name@revision."
+            )
+        return cls(found["repository"], found["config"], found["revision"])
+
+    @property
+    def folder(self) -> str:
+        """Where its files are kept in the folder of data sets."""
+        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
+
+
+def hub_files(name: str, root: Path | None = None) -> dict[str, tuple[Path, ...]]:
+    """Split -> its files, in order: those in the folder of data sets if there are any, else the hub's."""
+    address = Address.parse(name)
+    folder = data_root(root) / address.folder
+    return _inside(folder, address) or _from_hub(name, address, folder)
+
+
+def files_here(name: str, root: Path | None = None) -> dict[str, tuple[Path, ...]]:
+    """The files that are on this machine already, without asking the hub; empty where there are none."""
+    address = Address.parse(name)
+    found = _inside(data_root(root) / address.folder, address)
+    return found or (_cached(_library(), address) if find_spec("huggingface_hub") else {})
+
+
+def _inside(folder: Path, address: Address) -> dict[str, tuple[Path, ...]]:
+    """The files of a folder by split."""
+    listed = [file.relative_to(folder).as_posix() for file in folder.rglob("*.parquet")]
+    found = splits_of(listed, address) if listed else {}
+    return {split: tuple(folder / file for file in files) for split, files in found.items()}
+
+
+def splits_of(files: Iterable[str], address: Address) -> Splits:
+    """Split -> files of the asked configuration; of the only one, or `default`, if none is asked for.
+
+    >>> splits_of(["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"], Address("a/b"))
+    {'test': ('data/test-00000-of-00001.parquet',), 'train': ('data/train-00000-of-00001.parquet',)}
+    >>> list(splits_of(["mrpc/train/0000.parquet", "cola/train/0000.parquet"], Address("a/b", "cola")).values())
+    [('cola/train/0000.parquet',)]
+    """
+    known: dict[str, dict[str, tuple[str, ...]]] = {}
+    for file in sorted(files):
+        *folders, last = file.removesuffix(".parquet").split("/")
+        shard = SHARD.fullmatch(last)
+        split = folders.pop() if last.isdecimal() and folders else shard["split"] if shard else last
+        config = next((part for part in reversed(folders) if part not in PLAIN), "default")
+        splits = known.setdefault(config, {})
+        splits[split] = (*splits.get(split, ()), file)
+    chosen = address.config or (next(iter(known)) if len(known) == 1 else "default")
+    if chosen not in known:
+        why = f"{PREFIX}{address.repository} has {len(known)} configurations"
+        if address.config:
+            why = f"{PREFIX}{address.repository} has no configuration {address.config!r}"
+        raise DataError(f"{why}: {nearest(chosen, list(known))} Name one: {PREFIX}{address.repository}/CONFIGURATION.")
+    return known[chosen]
+
+
+def _from_hub(name: str, address: Address, folder: Path) -> dict[str, tuple[Path, ...]]:
+    """Files from the hub, kept in its own cache (HF_HOME); HF_ENDPOINT names a mirror, HF_TOKEN who asks."""
+    hub = _library()
+    endpoint = os.environ.get("HF_ENDPOINT")
+    try:
+        if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
+            raise OSError("HF_HUB_OFFLINE is set")
+        files, revision = _listed(hub.HfApi(endpoint=endpoint), address)
+        found = splits_of(files, address)
+        asked = {"repo_type": "dataset", "revision": revision, "endpoint": endpoint}
+        return {
+            split: tuple(Path(hub.hf_hub_download(address.repository, file, **asked)) for file in parts)
+            for split, parts in found.items()
+        }
+    except LeanfedError:
+        raise
+    except Exception as error:  # of httpx, of the operating system, of the hub: they have no common parent
+        if cached := _cached(hub, address):
+            return cached
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{name!r} is neither in {folder} nor in the hub's cache, and the hub does not give it ({reason}). Check "
+            "the name and the network (HF_TOKEN for closed sets, HF_ENDPOINT for a mirror), or copy its files there."
+        ) from error
+
+
+def _listed(api: Any, address: Address) -> tuple[list[str], str | None]:
+    """The Parquet files of a set and the revision that has them: as asked, or the hub's own converted copy."""
+    for revision in (address.revision, CONVERTED):
+        files = api.list_repo_files(address.repository, repo_type="dataset", revision=revision)
+        if parquet := [file for file in files if file.endswith(".parquet")]:
+            return parquet, revision
+        if address.revision is not None:
+            break
+    raise DataError(
+        f"{PREFIX}{address.repository} has no Parquet files at {address.revision or 'its newest revision'}. Convert "
+        "it, or bring it by leanfed.add_arrays in a file of your own (--import)."
+    )
+
+
+def _cached(hub: Any, address: Address) -> dict[str, tuple[Path, ...]]:
+    """What an earlier run has left in the hub's cache."""
+    for revision in (address.revision, CONVERTED):
+        try:
+            folder = Path(
+                hub.snapshot_download(address.repository, repo_type="dataset", revision=revision, local_files_only=True)
+            )
+        except Exception:  # nothing is cached; the caller says why the hub could not be asked
+            continue
+        if found := _inside(folder, address):
+            return found
+    return {}
+
+
+def _library() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingExtraError(
+            "Data sets of the hub need huggingface_hub, which is not installed. Run: pip install 'leanfed[hub]'"
+        ) from error
+    return huggingface_hub
