@@ -20,7 +20,7 @@ from leanfed.rounds.adversary import tampered
 from leanfed.rounds.aggregation import combined, stepped, update_server
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.evaluation import Evaluation, evaluate
-from leanfed.rounds.exchange import Answers
+from leanfed.rounds.exchange import Answers, check_range
 from leanfed.rounds.privacy import Ledger, release
 from leanfed.rounds.world import World
 
@@ -73,6 +73,7 @@ class Engine(ABC):
         liars = world.liars.intersection(plan.participants)
         single = world.aggregation.single_uploads or bool(liars) or world.ledger is not None
         answers = self.exchange(server, clients, plan, single=single)
+        check_range(answers, plan.participants, world.training, plan.round)
         if liars:
             answers = tampered(world.adversary, answers, plan.participants, liars, world.task.seed, plan.round)
         weights: Floats | None

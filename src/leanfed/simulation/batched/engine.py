@@ -29,7 +29,7 @@ from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.evaluation import Evaluation, Hits
-from leanfed.rounds.exchange import Answers, Collector
+from leanfed.rounds.exchange import Answers, Collector, Partial, summed
 from leanfed.rounds.world import World
 from leanfed.simulation.batched.lenet import LeNetLearner
 from leanfed.simulation.batched.trunk import TorchTrunk
@@ -87,8 +87,8 @@ class BatchedEngine(Engine):
         clients.start_all(plan.participants)
         collector = Collector(len(server.shared), single=single)
         train = partial(self._train, server.shared, clients, single)
-        for gamma, updates, total in self._pool.map(train, self._chunks(plan)):
-            collector.receive(gamma, updates, total)
+        for gamma, updates, partial_sum in self._pool.map(train, self._chunks(plan)):
+            collector.receive(gamma, updates, partial_sum)
         clients.mark(plan.participants, names)
         return collector.answers()
 
@@ -137,26 +137,25 @@ class BatchedEngine(Engine):
 
     def _train(
         self, shared: Tensor, clients: ClientStore, single: bool, plan: RoundPlan
-    ) -> tuple[Floats, Updates, Tensor | None]:
+    ) -> tuple[Floats, Updates, Partial | None]:
         """Train one chunk in a worker thread: gamma, updates, and the weighted sum of the uploads unless `single`.
 
         The clients' new states are written to the store here; different chunks write different rows.
         """
         cohort, gamma = self._cohort(clients, plan), self.world.task.gamma[list(plan.participants)]
-        learner, total = self._learners.get(), None
+        learner, found = self._learners.get(), None
         try:
             with torch.no_grad():
                 updates = self.world.algorithm.client_update(shared, cohort, learner)
                 if single:
                     updates = replace(updates, uploads=Listed(list(updates.uploads)))
                 else:
-                    total = exact.zeros(len(shared))
-                    updates.uploads.add_to(total, gamma)
+                    found = summed(updates.uploads, gamma, exact.zeros(len(shared)))
         finally:
             self._learners.put(learner)
         for name, rows in updates.kept.items():
             clients.scatter(name, cohort.clients, rows)
-        return gamma, updates, total
+        return gamma, updates, found
 
     def _cohort(self, clients: ClientStore, plan: RoundPlan) -> Cohort:
         """The cohort of a chunk's participants."""
