@@ -10,6 +10,7 @@ class LeanfedError(Exception):
     """An error whose message explains what is wrong, the value, what is allowed, and what to do."""
 
     exit_code = 1
+    silent = False  # whether somebody else says it, such as another process of the same run
 
 
 class InputError(LeanfedError):

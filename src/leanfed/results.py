@@ -64,6 +64,7 @@ class RunFolder:
     """
 
     path: Path
+    quiet: bool = False  # whether another process of the same run writes its events
 
     @property
     def settings(self) -> Path:
@@ -163,6 +164,8 @@ class RunFolder:
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one event with the time of day."""
+        if self.quiet:
+            return
         line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}) + "\n"
         with explained(self.events), self.events.open("a+b") as file:
             if file.seek(0, os.SEEK_END):

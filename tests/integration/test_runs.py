@@ -314,9 +314,10 @@ def test_a_cost_without_end_does_not_keep_a_run_from_ending(
 
 
 def test_a_loss_that_explodes_stops_the_run_with_advice(settings: Settings, tmp_path: Path) -> None:
-    wild = Settings.from_values({**settings.resolved(), "rounds": 40, "training": {"learning_rate": 100}})
+    """Where nothing is sent, whose range would tell first."""
+    wild = {**settings.resolved(), "rounds": 40, "training": {"learning_rate": 100}, "algorithm": {"name": "local"}}
     with pytest.raises(InputError, match=r"The training loss of round \d+ is .* at learning rate 100\. Lower"):
-        package.run(wild, tmp_path / "run")
+        package.run(Settings.from_values(wild), tmp_path / "run")
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(settings: Settings, tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ class Uploads(Protocol):
         """(C,) number of values that each client sends."""
         ...
 
+    def largest(self) -> Floats:
+        """(C,) a bound of the magnitudes that each client sends; NaN where one is no number."""
+        ...
+
     def add_to(self, total: Tensor, gamma: Floats) -> None:
         """total (size,) += sum of gamma_n x upload_n, exactly, without a copy of any client's upload.
 
@@ -89,6 +93,10 @@ class Dense:
             return np.full(len(self.rows), self.size, dtype=np.int64)
         return np.broadcast_to(self.mask.count_nonzero(1).numpy(), len(self.rows)).copy()
 
+    def largest(self) -> Floats:
+        """(C,)."""
+        return exact.largest(self.rows[:, : self.size])
+
     def add_to(self, total: Tensor, gamma: Floats) -> None:
         """gamma @ rows."""
         exact.add_rows(total, self.rows.to(torch.float32), gamma)
@@ -114,6 +122,11 @@ class Sparse:
     entries: Ints  # (C,)
     scale: Floats | None = None  # (C,)
 
+    def largest(self) -> Floats:
+        """(C,) of the whole rows, whose largest entry is the first that top-k chooses."""
+        found = exact.largest(self.rows[:, : self.size])
+        return found if self.scale is None else np.asarray(found * self.scale)
+
     def add_to(self, total: Tensor, gamma: Floats) -> None:
         """In one pass over the rows."""
         self.chosen.add_to(total, gamma if self.scale is None else gamma * self.scale)
@@ -138,6 +151,10 @@ class Listed:
     def entries(self) -> Ints:
         """(C,)."""
         return np.array([upload.entries for upload in self.uploads], dtype=np.int64)
+
+    def largest(self) -> Floats:
+        """(C,)."""
+        return np.array([exact.largest(upload.values.unsqueeze(0))[0] for upload in self.uploads])
 
     def add_to(self, total: Tensor, gamma: Floats) -> None:
         """One after another."""

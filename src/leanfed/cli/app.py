@@ -57,7 +57,8 @@ def main() -> None:
     try:
         app()
     except LeanfedError as error:
-        notices.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True)
+        if not error.silent:
+            notices.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:  # where nothing is lost and there is nothing to say
         sys.exit(130)

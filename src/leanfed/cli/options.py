@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,19 @@ Import = Annotated[
         help="Run this Python file first; it registers your own models, data, allocators. May be repeated.",
     ),
 ]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=1_024,
+        help="Spread the clients over so many processes on this machine; on several machines use torchrun.",
+    ),
+]
+
+
+def is_rank() -> bool:
+    """Whether torchrun, or `leanfed run --ranks`, has started this process as one of several."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
 def import_all(files: Sequence[Path] | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from leanfed.cli.display import notices, show_comparison, show_estimate
 from leanfed.cli.display_run import round_progress, show_summary
-from leanfed.cli.options import DataDir, Import, Json, import_all
+from leanfed.cli.options import DataDir, Import, Json, Ranks, import_all, is_rank
 from leanfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ def run(
     data_dir: DataDir = None,
     imports: Import = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would run, how long and how big; train nothing.")] = False,
+    ranks: Ranks = None,
     as_json: Json = False,
 ) -> None:
     """Train one experiment into a run folder.
 
     Example: leanfed run experiment.toml --out runs/first
     """
-    from leanfed.runs.build import run as run_settings
     from leanfed.runs.study import seeds_of
 
     import_all(imports)
@@ -56,24 +56,87 @@ def run(
         return
     if out is None:
         raise InputError("A run needs a folder to write to. Add --out DIR, for example --out runs/first.")
-    for note in settings.notes():
-        _note(note)
     if seeds is not None:
-        _run_seeds(settings, out, seeds_of(seeds), data_dir, text, as_json)
-        return
+        _run_seeds(settings, out, seeds_of(seeds), data_dir, text, as_json, alone=ranks is None and not is_rank())
+    elif is_rank():
+        _run_as_rank(settings, out, data_dir, text, as_json)
+    elif ranks is not None:
+        changes = _each("--set", [*(change or []), *([] if seed is None else [f"seed={seed}"])])
+        _launch(ranks, ["run", str(config), "--out", str(out), *changes], data_dir, imports, as_json)
+    else:
+        _run_alone(settings, out, data_dir, text, as_json)
+
+
+def _run_alone(settings: Settings, out: Path, data_dir: Path | None, text: str | None, as_json: bool) -> None:
+    """The run in this process."""
+    from leanfed.runs.build import run as run_settings
+
+    _say_notes(settings)
     with round_progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
         done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen)
     show_summary(done.summary, out, as_json)
 
 
+def _say_notes(settings: Settings) -> None:
+    for note in settings.notes():
+        _note(note)
+
+
+def _launch(
+    ranks: int, words: Sequence[str], data_dir: Path | None, imports: Sequence[Path] | None, as_json: bool
+) -> None:
+    """Start this command as several processes, and end as they end."""
+    from leanfed.runs.launch import launch
+
+    where = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    more = [*_each("--import", map(str, imports or [])), *(["--json"] if as_json else [])]
+    if code := launch(ranks, [*words, *where, *more]):
+        raise typer.Exit(code)
+
+
+def _each(option: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]
+
+
+def _run_as_rank(settings: Settings | None, out: Path, data_dir: Path | None, text: str | None, as_json: bool) -> None:
+    """This process's part of a run on several ranks; the first shows it."""
+    from leanfed.results import RunFolder
+    from leanfed.rounds.ranks import RankSettings
+    from leanfed.runs.launch import end_with_launcher
+    from leanfed.runs.ranked import run_on
+    from leanfed.runs.settings import Settings
+    from leanfed.simulation.process_group import joined
+
+    end_with_launcher()
+    known = settings or Settings.from_values(RunFolder(out).read_settings(), str(out))
+    how: RankSettings = known.run.ranks
+    with joined(how) as group:
+        if group.first and settings is not None:
+            _say_notes(settings)
+        with round_progress(known.name, known.rounds, out, quiet=as_json or not group.first) as listen:
+            done = run_on(group, settings, out, data_dir=data_dir, given=text, listen=listen, notify=_note)
+    if done is not None:
+        show_summary(done.summary, out, as_json)
+
+
 def _run_seeds(
-    settings: Settings, out: Path, seeds: Sequence[int], data_dir: Path | None, text: str | None, as_json: bool
+    settings: Settings,
+    out: Path,
+    seeds: Sequence[int],
+    data_dir: Path | None,
+    text: str | None,
+    as_json: bool,
+    *,
+    alone: bool,
 ) -> None:
     """One run for each seed, then their comparison; one that is finished is kept, one that was stopped goes on."""
     from leanfed.results import RunFolder
     from leanfed.runs.build import resume as resume_run
     from leanfed.runs.build import run as run_settings
 
+    if not alone:
+        raise InputError("--seeds runs one seed after another in one process. Leave it out, or the ranks.")
+    _say_notes(settings)
     for seed in seeds:
         wanted, folder = settings.model_copy(update={"seed": seed}), out / f"seed-{seed}"
         with round_progress(f"{settings.name}, seed {seed}", settings.rounds, folder, quiet=as_json) as listen:
@@ -91,6 +154,7 @@ def resume(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     data_dir: DataDir = None,
     imports: Import = None,
+    ranks: Ranks = None,
     as_json: Json = False,
 ) -> None:
     """Go on with a run after any stop, bit for bit as if it had not stopped.
@@ -104,6 +168,12 @@ def resume(
     import_all(imports)
     kept = RunFolder(folder)
     settings = Settings.from_values(kept.read_settings(), str(kept.settings))
+    if is_rank():
+        _run_as_rank(None, folder, data_dir, None, as_json)
+        return
+    if ranks is not None:
+        _launch(ranks, ["resume", str(folder)], data_dir, imports, as_json)
+        return
     with round_progress(settings.name, settings.rounds, folder, quiet=as_json) as listen:
         done = resume_run(folder, data_dir=data_dir, listen=listen, notify=_note)
     show_summary(done.summary, folder, as_json)

@@ -3,7 +3,7 @@
 An addend gamma x is computed in float64 and rounded to a multiple of the grid by adding and subtracting a number so
 large that float64 has no finer digits there. Multiples of 2^-40 below 2^13 are float64 numbers, so every addition after
 that is exact: any order, chunk, thread or rank gives the same bits. An addend of 2^11 or more is rounded more coarsely:
-its sum keeps its accuracy and may depend on the order.
+its sum keeps its accuracy and may depend on the order. `reach` tells how near the addends of a sum come to that.
 
 >>> from itertools import permutations
 >>> import torch
@@ -32,6 +32,27 @@ from leanfed.records import Floats
 
 GRADIENTS: Final = 1.5 * 2.0**12  # a grid of 2^-40, for addends below 2^11
 STATISTICS: Final = 1.5 * 2.0**22  # a grid of 2^-30, for addends below 2^21, such as variances and counts
+ADDEND: Final = 1.0  # limit of an addend's `reach`
+TOTAL: Final = 4.0  # limit of the `reach` of all addends together
+
+
+def largest(rows: Tensor) -> Floats:
+    """(C,) the largest magnitude in each row (C, size) of float32 or bool; NaN where a row has one."""
+    if rows.numel() == 0 or rows.dtype == torch.bool:
+        return np.ones(len(rows)) if rows.numel() else np.zeros(len(rows))
+    low, high = torch.aminmax(rows, dim=1)
+    return np.asarray(torch.maximum(high, -low).numpy(), dtype=np.float64)
+
+
+def reach(largest: Floats, weights: Floats, grid: float = GRADIENTS) -> Floats:
+    """(C,) the largest |weight x entry| of each row in units of what the grid holds, a third of `grid`.
+
+    A sum is exact in any order if all of them are below `ADDEND` and their own sum is below `TOTAL`.
+
+    >>> reach(np.array([1024.0, 8192.0]), np.array([0.5, 0.5])).tolist()
+    [0.25, 2.0]
+    """
+    return np.asarray(largest * np.abs(weights) * (3.0 / grid))
 
 
 def zeros(size: int) -> Tensor:

@@ -99,7 +99,7 @@ def update_server(
     after = stepped(algorithm, server, mean, training, number, math.fsum(answers.gamma))
     if answers.statistics is None:
         return after
-    return ServerState(after.shared, {**after.memory, STATISTICS: answers.statistics})
+    return ServerState(after.shared, {**after.memory, STATISTICS: divided(answers.statistics, answers.gamma)})
 
 
 def stepped(

@@ -23,6 +23,7 @@ from leanfed.manifest import BEFORE, MANIFEST, DamagedError, read_manifest, save
 from leanfed.results import TABLES, read_rows, rows_to_arrays
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
+from leanfed.rounds.ranks import ALONE, Ranks
 from leanfed.rounds.world import World
 
 MOST_PARTS = 24  # files of one kind before they are merged
@@ -37,10 +38,14 @@ class Checkpoints:
     the manifest in one step; files that it no longer names are swept. At any instant the manifest on disk describes a
     whole state; the one before and its files are kept as well. Writing happens beside the next round, from copies;
     `wait` before relying on the disk.
+
+    Of several ranks each writes its own clients; when all have done so, the first writes the rest. The files are the
+    same for any number of ranks, and any number goes on from them.
     """
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    def __init__(self, folder: Path, fingerprint: str, ranks: Ranks = ALONE) -> None:
         self.folder = folder
+        self.ranks = ranks
         self.fingerprint = fingerprint
         self._sums: dict[str, str] = {}  # file name -> SHA-256
         self._live: dict[str, list[int]] = {}  # state file -> clients whose newest state it holds
@@ -53,16 +58,22 @@ class Checkpoints:
 
     def save(self, progress: Progress, tables: Mapping[str, pl.DataFrame], extra: dict[str, Any] | None = None) -> None:
         """Start saving `progress`, the rows since the last save, and `extra` (plain values)."""
-        self.wait()
+        self.ranks.agree(self.wait)  # the first rank sweeps files that its manifest does not name, so nobody is ahead
         make_folder(self.folder)
         store, chosen = progress.clients, sorted(progress.clients.changed)
-        if store.bytes_per_client >= LARGE_BYTES:
-            self._save_apart(progress.round, store, chosen)
-            chosen = []
-        elif len(self._live) >= MOST_PARTS:
+        large = store.bytes_per_client >= LARGE_BYTES
+        if not large and len(self._live) >= MOST_PARTS * self.ranks.size:
             chosen = store.started()
-        arrays = _state_arrays(progress, chosen)
+        beside = [[client] for client in chosen] if large else [chosen] if chosen and not self.ranks.first else []
+        for told in self.ranks.agree(lambda: [self._save_beside(progress.round, store, each) for each in beside]):
+            for name, digest, clients in told:
+                self._sums[name] = digest
+                self._live = _replaced(self._live, name, clients)
         store.changed.clear()
+        if not self.ranks.first:
+            return
+        chosen = [] if large else chosen
+        arrays = _state_arrays(progress, chosen)
         self._writing = self._writer.submit(self._write_all, progress.round, arrays, chosen, dict(tables), extra or {})
 
     def wait(self) -> None:
@@ -81,8 +92,34 @@ class Checkpoints:
     def load(self, world: World, *, fall_back: bool = False) -> Progress | None:
         """The newest whole state, or nothing when there is none yet.
 
-        With `fall_back` the save before stands in for one that is damaged, and `troubles` says so.
+        With `fall_back` the save before stands in for one that is damaged, and `troubles` says so. The clients of other
+        ranks are left out.
         """
+        found: list[Progress | None] = []
+
+        def read() -> int | None:
+            found.append(self._newest(world, fall_back))
+            return None if found[0] is None else found[0].round
+
+        rounds = self.ranks.agree(read)
+        if len(set(rounds)) > 1:
+            raise StorageError(
+                f"The ranks find different checkpoints in {self.folder}, of the rounds {rounds}. Give all of them the "
+                "same folder on a file system that they share."
+            )
+        if found[0] is not None and not self.troubles and self.ranks.first:
+            self._sweep_interrupted()
+        return found[0]
+
+    def complete(self, store: ClientStore) -> None:
+        """Add the clients of the other ranks, as they were saved."""
+        self.wait()
+        for name, clients in self._live.items():
+            mine = set(self.ranks.owns(clients))
+            if others := [client for client in clients if client not in mine]:
+                store.restore(_named(self._read(name), "client."), others)
+
+    def _newest(self, world: World, fall_back: bool) -> Progress | None:
         troubles: list[str] = []
         for name in (MANIFEST, BEFORE) if fall_back else (MANIFEST,):
             path = self.folder / name
@@ -95,8 +132,6 @@ class Checkpoints:
                 troubles.append(str(error))
                 continue
             self.troubles = troubles
-            if not troubles:
-                self._sweep_interrupted()
             return progress
         if not any((self.folder / name).is_file() for name in (MANIFEST, BEFORE)) and saves_seen(self.folder) <= 1:
             return None  # nothing was saved, or a first save was cut short
@@ -108,7 +143,8 @@ class Checkpoints:
         store = world.new_clients()
         try:
             for name, clients in manifest["clients"].items():
-                store.restore(_named(self._read(name), "client."), clients)
+                if mine := self.ranks.owns(clients):
+                    store.restore(_named(self._read(name), "client."), mine)
             progress = Progress(manifest["round"], _server_state(self._read(manifest["server"])), store)
         except (KeyError, IndexError, ValueError, RuntimeError) as error:
             raise DamagedError(f"The checkpoint in {self.folder} contradicts itself: {error!r}.") from error
@@ -121,15 +157,15 @@ class Checkpoints:
         """All rows saved so far."""
         return {name: read_rows([self.folder / part for part in self._rows], name) for name in TABLES}
 
-    def _save_apart(self, number: int, store: ClientStore, chosen: list[int]) -> None:
-        """Write one file per changed client, in this thread, so that only one large state is in memory at a time.
+    def _save_beside(self, number: int, store: ClientStore, clients: list[int]) -> tuple[str, str, list[int]]:
+        """Write clients to a file beside the server's, in this thread: (file, SHA-256, clients).
 
-        These files are never merged, so a save writes only what changed.
+        Large states have a file each, so that only one is in memory at a time; these files are never merged, so a save
+        writes only what changed. The file is named by its first client.
         """
-        for client in chosen:
-            name = f"client-{client:06d}-{number:06d}.safetensors"
-            self._write(name, _client_arrays(store, [client]))
-            self._live = _replaced(self._live, name, [client])
+        name = f"client-{clients[0]:06d}-{number:06d}.safetensors"
+        self._write(name, _client_arrays(store, clients))
+        return name, self._sums[name], clients
 
     def _write_all(
         self,

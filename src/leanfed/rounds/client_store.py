@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,6 +17,14 @@ from leanfed.algorithms.contract import PRIVATE, ClientState
 from leanfed.files import explained
 
 MEMORY_LIMIT_BYTES = 1 << 30  # of all matrices together; a matrix that would exceed it is stored in a file
+
+
+class States(Protocol):
+    """Clients' states by number: a store, or a mapping."""
+
+    def __getitem__(self, client: int, /) -> ClientState:
+        """One client's state."""
+        ...
 
 
 class ClientStore:
@@ -38,7 +47,7 @@ class ClientStore:
         self._holds: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}  # name -> (clients,)
         self.changed: set[int] = set()  # clients written since the last checkpoint
 
-    def __getitem__(self, client: int) -> ClientState:
+    def __getitem__(self, client: int, /) -> ClientState:
         """A copy of one client's state."""
         if not self._has(PRIVATE, client):
             self._write(client, self._start(client))

@@ -19,9 +19,9 @@ from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.registry import Registry
 from leanfed.rounds.adversary import tampered
 from leanfed.rounds.aggregation import combined, stepped, update_server
-from leanfed.rounds.client_store import ClientStore
-from leanfed.rounds.evaluation import Evaluation, evaluate
-from leanfed.rounds.exchange import Answers
+from leanfed.rounds.client_store import ClientStore, States
+from leanfed.rounds.evaluation import Evaluation, Results, gathered, results_of
+from leanfed.rounds.exchange import Answers, check_range
 from leanfed.rounds.privacy import Ledger, release
 from leanfed.rounds.world import World
 
@@ -58,6 +58,8 @@ class Engine(ABC):
     reason: str = "it was asked for"  # why this engine was chosen; `choose_engine` fills it in
     single_uploads: bool = True
     clients_at_once: int = 1  # how many clients keep all its workers busy
+    any_company: bool = True  # whether a client's numbers are the same whoever computes beside it
+    wire: str | None = None  # value type of coded uploads; None: uploads are not coded
 
     world: World
     learner: FlatLearner  # for code that looks at one client's model, such as evaluations and probes
@@ -78,9 +80,10 @@ class Engine(ABC):
     def run_round(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> RoundOutcome:
         """One round: the clients' exchange, then the server's aggregation and step."""
         world = self.world
-        liars = world.liars.intersection(plan.participants)
+        liars = world.tamperers.intersection(plan.participants)
         single = world.aggregation.single_uploads or bool(liars) or world.ledger is not None
         answers = self.exchange(server, clients, plan, single=single)
+        check_range(answers, plan.participants, world.training, plan.round)
         if liars:
             answers = tampered(world.adversary, answers, plan.participants, liars, world.task.seed, plan.round)
         weights: Floats | None
@@ -93,7 +96,15 @@ class Engine(ABC):
 
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """Test every client's model on its own test set."""
-        return evaluate(self.world, server, clients, self.learner)
+        return gathered(self.world, self.test(server, clients, range(self.world.task.clients)))
+
+    def test(self, server: ServerState, clients: ClientStore, some: Sequence[int]) -> Results:
+        """Test the models of some clients on their own test sets."""
+        return results_of(self.world, server, clients, self.learner, some)
+
+    def states(self, clients: ClientStore, some: Sequence[int]) -> States:
+        """The states of a few clients, for code that looks at single ones, such as probes."""
+        return clients
 
 
 def released(

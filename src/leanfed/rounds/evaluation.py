@@ -85,6 +85,28 @@ class ClientResult:
 
 
 @dataclass(frozen=True)
+class Results:
+    """What the models of some clients score, in the order of the clients."""
+
+    loss: Floats  # (clients,)
+    scores: Mapping[str, Floats]  # name -> (clients,)
+    hits: Hits  # of all of them
+
+    @classmethod
+    def of(cls, world: World, results: Iterable[ClientResult]) -> Results:
+        """From the results of single clients."""
+        found = list(results)
+        scores = {name: np.array([result.scores[name] for result in found]) for name in world.task.loss.scores}
+        hits = sum((result.hits for result in found), start=Hits(0, 0, 0))
+        return cls(np.array([result.loss for result in found]), scores, hits)
+
+    @classmethod
+    def none(cls, world: World) -> Results:
+        """Of no client."""
+        return cls.of(world, ())
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Test results of every client, and the paper's weighted means over them."""
 
@@ -140,18 +162,22 @@ class Evaluation:
 
 def evaluate(world: World, server: ServerState, clients: ClientStore, learner: FlatLearner) -> Evaluation:
     """Test every client's model on its own test set."""
-    results = [client_result(world, server, clients[client], learner, client) for client in range(world.task.clients)]
-    return gathered(world, results)
+    return gathered(world, results_of(world, server, clients, learner, range(world.task.clients)))
 
 
-def gathered(world: World, results: Iterable[ClientResult]) -> Evaluation:
-    """The evaluation from the results of every client."""
-    found = list(results)
-    loss = np.array([result.loss for result in found])
-    scores = {name: np.array([result.scores[name] for result in found]) for name in world.task.loss.scores}
-    pooled = sum((result.hits for result in found), start=Hits(0, 0, 0)) if world.task.classes == 2 else None
+def results_of(
+    world: World, server: ServerState, clients: ClientStore, learner: FlatLearner, some: Iterable[int]
+) -> Results:
+    """Test the models of some clients, one after another."""
+    return Results.of(world, (client_result(world, server, clients[client], learner, client) for client in some))
+
+
+def gathered(world: World, tests: Results) -> Evaluation:
+    """The evaluation from the tests of every client."""
+    scores, task = dict(tests.scores), world.task
+    pooled = tests.hits if task.classes == 2 else None
     accuracy = scores.pop("accuracy", np.empty(0))
-    return Evaluation(accuracy, loss, world.judged, pooled, scores, world.task.loss.perplexity)
+    return Evaluation(accuracy, tests.loss, world.judged, pooled, scores, task.loss.perplexity)
 
 
 def client_result(

@@ -7,19 +7,20 @@ statistics of shared layers, they are sent along with the upload and the server 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from leanfed.algorithms.base import Algorithm
-from leanfed.algorithms.contract import ClientState, Cohort, ServerState, Updates
+from leanfed.algorithms.contract import ClientState, Cohort, ServerState, Training, Updates
 from leanfed.algorithms.learner import FlatLearner
-from leanfed.algorithms.uploads import Listed, Upload
+from leanfed.algorithms.local import DivergedError
+from leanfed.algorithms.uploads import Listed, Upload, Uploads
 from leanfed.compression import exact
 from leanfed.errors import InputError
 from leanfed.records import Floats, Ints
@@ -94,7 +95,34 @@ class Answers:
     coded_bits: Floats | None  # None without the codec
     total: Tensor | None  # (d_shared,) float64 sum of gamma x upload (`compression.exact`); None with `single`
     uploads: tuple[Upload, ...]  # every upload; empty unless `single`
-    statistics: Tensor | None  # gamma-weighted mean of the shared running statistics
+    statistics: Tensor | None  # float64 sum of gamma x shared running statistics
+    reach: Floats | None = None  # (participants,) of `compression.exact.reach`; None with `single`
+
+
+class Partial(NamedTuple):
+    """The weighted sum of some clients' uploads, and how near each comes to what such a sum can hold."""
+
+    total: Tensor  # (d_shared,) float64
+    reach: Floats  # (C,)
+
+
+def summed(uploads: Uploads, gamma: Floats, total: Tensor) -> Partial:
+    """Add uploads to `total` (d_shared,), which is returned."""
+    uploads.add_to(total, gamma)
+    return Partial(total, exact.reach(uploads.largest(), gamma))
+
+
+def check_range(answers: Answers, participants: Sequence[int], training: Training, number: int) -> None:
+    """Refuse answers whose sum could depend on the order of the clients: they are too large to be of any use."""
+    reach = answers.reach
+    if reach is None or not len(reach) or (reach.max() < exact.ADDEND and reach.sum() < exact.TOTAL):
+        return
+    worst = int(np.argmax(np.where(np.isnan(reach), np.inf, reach)))
+    raise DivergedError(
+        f"Client {participants[worst]} diverged in round {number} while training: what it sends is {reach[worst]:.3g} "
+        f"times as large as a sum can hold, at learning rate {training.rate(number):g}. Lower training.learning_rate "
+        "(or scale the targets, where numbers are predicted) and start again."
+    )
 
 
 class Collector:
@@ -109,9 +137,10 @@ class Collector:
         self._bits: list[int] = []
         self._uploads: list[Upload] = []
         self._statistics: Tensor | None = None
+        self._reach: list[Floats] = []
 
-    def receive(self, gamma: Floats, updates: Updates, total: Tensor | None = None) -> None:
-        """Add some clients' answers; `total` is the weighted sum of their uploads, if it is known already."""
+    def receive(self, gamma: Floats, updates: Updates, partial: Partial | None = None) -> None:
+        """Add some clients' answers; `partial` is the weighted sum of their uploads, if it is known already."""
         self._gamma.append(gamma)
         self._columns.append((updates.loss, updates.samples, updates.uploads.entries))
         uploads = updates.uploads
@@ -119,24 +148,30 @@ class Collector:
             uploads = Listed([self._through_wire(upload, self.wire) for upload in uploads])
         if self._single:
             self._uploads += uploads
-        elif self._total is not None and total is not None:
+        elif self._total is not None and partial is not None:
             # With numpy: torch would use threads that keep spinning afterwards and take cores from the workers.
-            np.add(self._total.numpy(), total.numpy(), out=self._total.numpy())
+            np.add(self._total.numpy(), partial.total.numpy(), out=self._total.numpy())
+            self._reach.append(partial.reach)
         elif self._total is not None:
-            uploads.add_to(self._total, gamma)
+            self._reach.append(summed(uploads, gamma, self._total).reach)
         if updates.statistics is not None:
-            if self._statistics is None:
-                self._statistics = exact.zeros(updates.statistics.shape[1])
-            exact.add_rows(self._statistics, self._coded(updates.statistics), gamma, exact.STATISTICS)
+            self._receive_statistics(gamma, updates.statistics)
 
     def answers(self) -> Answers:
         """The answers of all participants."""
         gamma = np.concatenate(self._gamma)
         loss, samples, entries = (np.concatenate(column) for column in zip(*self._columns, strict=True))
         bits = None if self.wire is None else np.array(self._bits, dtype=float)
-        sums = self._statistics
-        statistics = None if sums is None else (sums / math.fsum(gamma)).to(torch.float32)
-        return Answers(gamma, loss, samples, entries, bits, self._total, tuple(self._uploads), statistics)
+        reach = np.concatenate(self._reach) if self._reach else None
+        return Answers(gamma, loss, samples, entries, bits, self._total, tuple(self._uploads), self._statistics, reach)
+
+    def _receive_statistics(self, gamma: Floats, rows: Tensor) -> None:
+        if self._statistics is None:
+            self._statistics = exact.zeros(rows.shape[1])
+        exact.add_rows(self._statistics, self._coded(rows), gamma, exact.STATISTICS)
+        if self._reach:
+            wide = exact.reach(exact.largest(rows), gamma, exact.STATISTICS)
+            self._reach[-1] = np.maximum(self._reach[-1], wide)
 
     def _through_wire(self, upload: Upload, dtype: str) -> Upload:
         read, bits = through_wire(upload, dtype)

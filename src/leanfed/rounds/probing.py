@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ServerState, Training, Work
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, Ints, RoundPlan, Section
-from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.client_store import ClientStore, States
 from leanfed.rounds.world import World
 from leanfed.streams import stream
 from leanfed.tasks.task import Batch, draw_rows
@@ -58,6 +58,7 @@ class Prober:
     settings: TheorySettings
     world: World
     learner: FlatLearner
+    read: Callable[[ClientStore, Sequence[int]], States] = lambda clients, some: clients
 
     def row(self, server: ServerState, clients: ClientStore, plan: RoundPlan) -> dict[str, Any]:
         """Columns of the rounds table, empty in rounds without a measurement; no columns if measuring is off.
@@ -87,7 +88,8 @@ class Prober:
         )
         chosen = sorted(drawn.tolist())
         gamma = self._gamma([plan.participants[place] for place in chosen])
-        probes = [self._probe(server, clients, plan, place) for place in chosen]
+        states = self.read(clients, [plan.participants[place] for place in chosen])
+        probes = [self._probe(server, states, plan, place) for place in chosen]
         found = estimate_constants(probes, learning_rate=world.training.rate(plan.round), rounds=plan.round + 1)
         return {
             "gradient_norm_sq": float(gamma @ [probe.full_gradient_sq for probe in probes]),
@@ -100,10 +102,10 @@ class Prober:
             "theory_delta_sq": float(gamma @ divergence_sq(probes, gamma, world.split.shared_size)),
         }
 
-    def _probe(self, server: ServerState, clients: ClientStore, plan: RoundPlan, place: int) -> Probe:
+    def _probe(self, server: ServerState, states: States, plan: RoundPlan, place: int) -> Probe:
         """Probe one participant at the model it is about to train, and at the same model before pruning."""
         world, client = self.world, plan.participants[place]
-        state = clients[client]
+        state = states[client]
         cohort = world.alone(state, client, plan.round, float(plan.k[place]), float(plan.r[place]))
         trained = torch.cat(world.algorithm.trained_weights(server.shared, cohort, self.learner).row(0))
         whole = torch.cat([server.shared, state.private])

@@ -49,6 +49,11 @@ class World:
         """The clients that lie."""
         return self.adversary.liars(self.task.clients, self.task.seed)
 
+    @property
+    def tamperers(self) -> frozenset[int]:
+        """Those of them that change their uploads, for which they must be seen one by one."""
+        return frozenset() if self.adversary.kind == "label-flip" else self.liars
+
     @cached_property
     def judged(self) -> Floats:
         """gamma of the clients whose results count: without those that lie."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import platform
 import shlex
 import subprocess
@@ -45,6 +46,7 @@ from leanfed.rounds.evaluation import majority_f1
 from leanfed.rounds.loop import Progress, RoundRecord, play, start
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.privacy import Ledger
+from leanfed.rounds.ranks import ALONE, Ranks
 from leanfed.rounds.weights import write_weights
 from leanfed.rounds.world import World
 from leanfed.runs.describe import describe_world, write_devices
@@ -68,9 +70,10 @@ TRACKED = ("leanfed", "torch", "numpy", "polars", "safetensors")
 class Experiment:
     """What a run is made of, built once; `planner` is live: it remembers the plans that later ones depend on."""
 
-    settings: Settings
+    settings: Settings  # with as many rounds as the privacy budget allows
     world: World
     planner: Planner
+    given: Settings  # as they were asked for
 
 
 def run(
@@ -93,21 +96,18 @@ def run(
     """
     if out is None:
         experiment = prepare(settings, data_dir)
-        with _heard(settings, listen, progress) as hear:
+        with heard(settings, listen, progress) as hear:
             return _play_in_memory(experiment, hear)
     check_free(Path(out))
     check_trackers(settings.run.track)
     experiment = prepare(settings, data_dir, scratch=Path(out))
-    with new_run_folder(Path(out)) as folder, _heard(settings, listen, progress, folder.path) as hear:
-        if given is not None:
-            write_text(folder.given, given)
-        describe(folder, experiment)
-        _log_start(folder, settings, experiment)
-        return _play_in_folder(experiment, folder, hear)
+    with new_run_folder(Path(out)) as folder, heard(settings, listen, progress, folder.path) as hear:
+        begin(folder, experiment, given)
+        return finished(experiment, folder, *play_in_folder(experiment, folder, hear))
 
 
 @contextmanager
-def _heard(
+def heard(
     settings: Settings,
     listen: Listener | None,
     progress: bool | None,
@@ -149,11 +149,27 @@ def describe(folder: RunFolder, experiment: Experiment) -> None:
         write_devices(folder.fleet, experiment.planner.accountant.fleet, settings.rounds)
 
 
-def _log_start(folder: RunFolder, settings: Settings, experiment: Experiment) -> None:
+def begin(folder: RunFolder, experiment: Experiment, given: str | None = None) -> None:
+    """What is written before the first round; `given` is the settings file as it stands."""
+    if given is not None:
+        write_text(folder.given, given)
+    describe(folder, experiment)
+    _log_start(folder, experiment)
+
+
+def go_on(folder: RunFolder, experiment: Experiment) -> None:
+    """What is written before a run goes on: what a stop may have left out, and that it does."""
+    describe(folder, experiment)
+    if not any(folder.read_events()):  # killed before its first word
+        _log_start(folder, experiment)
+    folder.log("resume")
+
+
+def _log_start(folder: RunFolder, experiment: Experiment) -> None:
     folder.log("start")
+    settings, rounds = experiment.given, experiment.settings.rounds
     for note in settings.notes():
         folder.log("note", text=note)
-    rounds = experiment.settings.rounds
     if rounds != settings.rounds:
         folder.log("note", text=f"the privacy budget ends after {rounds} of the {settings.rounds} rounds.")
 
@@ -179,22 +195,19 @@ def resume(
                 folder.log("finish", accuracy=read_json(folder.summary).get("accuracy"))
             return read(folder.path)
         experiment = prepare(settings, data_dir, scratch=folder.path)
-        describe(folder, experiment)
-        if not any(folder.read_events()):  # killed before its first word
-            _log_start(folder, settings, experiment)
-        folder.log("resume")
-        with _heard(settings, listen, progress, folder.path, resumed=True) as hear:
-            return _play_in_folder(experiment, folder, hear, notify)
+        go_on(folder, experiment)
+        with heard(settings, listen, progress, folder.path, resumed=True) as hear:
+            return finished(experiment, folder, *play_in_folder(experiment, folder, hear, notify))
 
 
 def prepare(settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None) -> Experiment:
     """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused."""
     world = build_world(settings, data_dir, scratch)
-    settings = within_budget(settings, world.ledger)
+    given, settings = settings, within_budget(settings, world.ledger)
     accountant = Accountant(settings.radio, world)
     planner = Planner(settings.allocation, accountant, settings.rounds, settings.theory)
     _check_uploads(world, planner.plan(0).plan)  # refuses now what would fail in the first round
-    return Experiment(settings, world, planner)
+    return Experiment(settings, world, planner, given)
 
 
 def _check_uploads(world: World, plan: RoundPlan) -> None:
@@ -264,10 +277,13 @@ def within_budget(settings: Settings, ledger: Ledger | None) -> Settings:
     return settings.model_copy(update={"rounds": ledger.affordable})
 
 
-def engine_of(settings: Settings, world: World) -> Engine:
-    """What computes the rounds."""
+def engine_of(settings: Settings, world: World, ranks: Ranks = ALONE) -> Engine:
+    """What computes the rounds; ranks on one machine share its cores."""
     wire = settings.radio.wire_type if settings.radio.wire else None
-    return choose_engine(world, settings.run.engine, settings.run.threads, wire=wire)
+    threads = settings.run.threads
+    if ranks.size > 1:
+        threads = max(1, min(threads, (os.cpu_count() or 1) // ranks.on_host))
+    return choose_engine(world, settings.run.engine, threads, wire=wire, ranks=ranks)
 
 
 def fingerprint(task: Task) -> str:
@@ -372,20 +388,24 @@ def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
     return Run(settings, summarise(settings, world, table), table, pl.concat(clients))
 
 
-def _play_in_folder(
-    experiment: Experiment, folder: RunFolder, listen: Listener, notify: Notify = lambda text: None
-) -> Run:
-    """The rounds that are left, with a checkpoint every `run.checkpoint_every` of them, then the final files."""
+def play_in_folder(
+    experiment: Experiment,
+    folder: RunFolder,
+    listen: Listener,
+    notify: Notify = lambda text: None,
+    ranks: Ranks = ALONE,
+) -> tuple[Checkpoints, Progress]:
+    """The rounds that are left, with a checkpoint every `run.checkpoint_every` of them and after the last."""
     settings, world = experiment.settings, experiment.world
-    checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task))
+    checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task), ranks)
     progress = _load(checkpoints, experiment, folder, notify)
     done = checkpoints.tables()["rounds"] if progress.round else None
     if done is not None and (arrived(settings, done) or budget_of(settings, done).reached):
-        return finish_folder(settings, world, folder, checkpoints.tables(), progress)
+        return checkpoints, progress
     rows: list[dict[str, pl.DataFrame]] = []
     clock = time.perf_counter()
     with one_thread(), closing(checkpoints):
-        engine = engine_of(settings, world)
+        engine = engine_of(settings, world, ranks)
         folder.log("engine", name=engine.name, reason=engine.reason)
         earlier = checkpoints.tables()["rounds"] if progress.round else None
         for record in _rounds(experiment, engine, progress, earlier):
@@ -399,7 +419,13 @@ def _play_in_folder(
             listen(record)
             if last:
                 break
-    return finish_folder(settings, world, folder, checkpoints.tables(), progress)
+    return checkpoints, progress
+
+
+def finished(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, progress: Progress) -> Run:
+    """The final files of a run whose last round is saved."""
+    checkpoints.complete(progress.clients)
+    return finish_folder(experiment.settings, experiment.world, folder, checkpoints.tables(), progress)
 
 
 def _load(checkpoints: Checkpoints, experiment: Experiment, folder: RunFolder, notify: Notify) -> Progress:

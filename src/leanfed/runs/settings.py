@@ -39,6 +39,7 @@ from leanfed.rounds.evaluation import EvaluationSettings
 from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.privacy import Privacy
 from leanfed.rounds.probing import TheorySettings, why_no_bound
+from leanfed.rounds.ranks import RankSettings
 from leanfed.rounds.selection import SELECTIONS, Participation
 from leanfed.runs.trackers import TrackSettings
 from leanfed.simulation.choose import AUTO
@@ -72,6 +73,8 @@ class RunSettings(Section):
     """The same for the uploads of all clients."""
     keep_weights: bool = True
     """Write the final weights of the server and of every client; with many large heads they take gigabytes."""
+    ranks: RankSettings = Field(default_factory=RankSettings)
+    """How several processes of one run talk to each other."""
     track: TrackSettings = Field(default_factory=TrackSettings)
     """Trackers that hear of every round."""
 

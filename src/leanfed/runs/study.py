@@ -22,7 +22,7 @@ from leanfed.runs.read import read
 from leanfed.runs.settings import Settings
 from leanfed.runs.workers import carry_out_all
 
-NOT_CONTENT = ("checkpoint_every", "threads", "keep_weights", "track")  # of [run]: they change no result
+NOT_CONTENT = ("checkpoint_every", "threads", "keep_weights", "track", "ranks")  # of [run]: they change no result
 
 
 class Study(Section):

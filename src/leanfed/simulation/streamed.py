@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar, final
 
@@ -21,7 +21,7 @@ from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import RoundPlan
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
-from leanfed.rounds.evaluation import ClientResult, Evaluation, client_result, gathered
+from leanfed.rounds.evaluation import ClientResult, Results, client_result
 from leanfed.rounds.exchange import Answers, Collector, train
 from leanfed.rounds.world import World
 from leanfed.tasks.split import FlatModel
@@ -65,15 +65,15 @@ class StreamedEngine(Engine):
         return collector.answers()
 
     @override
-    def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
+    def test(self, server: ServerState, clients: ClientStore, some: Sequence[int]) -> Results:
         world = self.world
 
         def test(item: tuple[int, ClientState], learner: FlatLearner) -> ClientResult:
             client, state = item
             return client_result(world, server, state, learner, client)
 
-        states = ((client, clients[client]) for client in range(world.task.clients))
-        return gathered(world, self._stream(test, states))
+        states = ((client, clients[client]) for client in some)
+        return Results.of(world, self._stream(test, states))
 
     def _stream(self, work: Callable[[T, FlatLearner], R], items: Iterable[T]) -> Iterator[R]:
         """The results of `work` in the order of the items; each worker has at most one item at a time."""

@@ -7,7 +7,7 @@ so the result is bit for bit the same for any chunk size and any number of threa
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -29,8 +29,8 @@ from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.coding import with_coded_values
 from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
-from leanfed.rounds.evaluation import Evaluation, Hits
-from leanfed.rounds.exchange import Answers, Collector
+from leanfed.rounds.evaluation import Hits, Results
+from leanfed.rounds.exchange import Answers, Collector, Partial, summed
 from leanfed.rounds.world import World
 from leanfed.simulation.batched.lenet import LeNetLearner
 from leanfed.simulation.batched.trunk import TorchTrunk
@@ -65,6 +65,7 @@ class BatchedEngine(Engine):
 
     def __init__(self, world: World, *, compiled: bool = True, threads: int | None = None) -> None:
         self.name = "batched" if compiled else "batched-torch"
+        self.any_company = compiled  # torch has other kernels for few rows
         train, test = world.task.train, world.task.test
         if not isinstance(train, Images) or not isinstance(test, Images):
             raise SettingsError("The batched engine computes with pictures only. Choose engine 'auto' or 'streamed'.")
@@ -89,30 +90,29 @@ class BatchedEngine(Engine):
         clients.start_all(plan.participants)
         collector = Collector(len(server.shared), single=single)
         train = partial(self._train, server.shared, clients, single)
-        for gamma, updates, total in self._pool.map(train, self._chunks(plan)):
-            collector.receive(gamma, updates, total)
+        for gamma, updates, partial_sum in self._pool.map(train, self._chunks(plan)):
+            collector.receive(gamma, updates, partial_sum)
         clients.mark(plan.participants, names)
         return collector.answers()
 
     @override
-    def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
-        """Test every client's model on its own test set, a chunk of pieces of test sets at a time."""
+    def test(self, server: ServerState, clients: ClientStore, some: Sequence[int]) -> Results:
+        """Test models on the clients' own test sets, a chunk of pieces of test sets at a time."""
         if self.world.tuning.steps:
-            return super().evaluate(server, clients)  # a client's pieces would each tune its model anew
+            return super().test(server, clients, some)  # a client's pieces would each tune its model anew
         right, loss = (np.zeros(self.world.task.clients) for _ in range(2))
         hits = Hits(0, 0, 0)
-        clients.start_all(range(self.world.task.clients))
-        pieces = test_pieces(self.world.task.partition.test, TEST_PIECE)
+        clients.start_all(some)
+        pieces = test_pieces(self.world.task.partition.test, some, TEST_PIECE)
         chunks = [pieces[i : i + self.chunk_clients] for i in range(0, len(pieces), self.chunk_clients)]
         for chunk, results in zip(chunks, self._pool.map(partial(self._test, server, clients), chunks), strict=True):
             owners = [piece.client for piece in chunk]
             np.add.at(right, owners, results[0])
             np.add.at(loss, owners, results[1])
             hits += results[2]
-        sizes = np.array([len(rows) for rows in self.world.task.partition.test])
-        task = self.world.task
-        pooled = hits if task.classes == 2 else None
-        return Evaluation(right / sizes, loss / sizes, self.world.judged, pooled, perplexed=task.loss.perplexity)
+        chosen, test = list(some), self.world.task.partition.test
+        sizes = np.array([len(test[client]) for client in chosen])
+        return Results(loss[chosen] / sizes, {"accuracy": right[chosen] / sizes}, hits)
 
     def _test(self, server: ServerState, clients: ClientStore, chunk: Sequence[Piece]) -> tuple[Floats, Floats, Hits]:
         """(correct predictions, summed losses, hits) of some pieces; runs in a worker thread."""
@@ -141,26 +141,25 @@ class BatchedEngine(Engine):
 
     def _train(
         self, shared: Tensor, clients: ClientStore, single: bool, plan: RoundPlan
-    ) -> tuple[Floats, Updates, Tensor | None]:
+    ) -> tuple[Floats, Updates, Partial | None]:
         """Train one chunk in a worker thread: gamma, updates, and the weighted sum of the uploads unless `single`.
 
         The clients' new states are written to the store here; different chunks write different rows.
         """
         cohort, gamma = self._cohort(clients, plan), self.world.task.gamma[list(plan.participants)]
-        learner, total = self._learners.get(), None
+        learner, found = self._learners.get(), None
         try:
             with torch.no_grad():
                 updates = with_coded_values(self.world.algorithm.client_update(shared, cohort, learner), cohort)
                 if single:
                     updates = replace(updates, uploads=Listed(list(updates.uploads)))
                 else:
-                    total = exact.zeros(len(shared))
-                    updates.uploads.add_to(total, gamma)
+                    found = summed(updates.uploads, gamma, exact.zeros(len(shared)))
         finally:
             self._learners.put(learner)
         for name, rows in updates.kept.items():
             clients.scatter(name, cohort.clients, rows)
-        return gamma, updates, total
+        return gamma, updates, found
 
     def _cohort(self, clients: ClientStore, plan: RoundPlan) -> Cohort:
         """The cohort of a chunk's participants."""
@@ -209,10 +208,11 @@ class Piece(NamedTuple):
     counted: int  # how many of them count
 
 
-def test_pieces(test: Sequence[Ints], length: int) -> list[Piece]:
-    """Every client's test set cut into pieces of one length."""
+def test_pieces(test: Sequence[Ints], clients: Iterable[int], length: int) -> list[Piece]:
+    """The test sets of some clients cut into pieces of one length."""
     pieces = []
-    for client, rows in enumerate(test):
+    for client in clients:
+        rows = test[client]
         for start in range(0, len(rows), length):
             part = rows[start : start + length]
             pieces.append(Piece(client, np.resize(part, length), len(part)))
