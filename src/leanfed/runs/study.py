@@ -13,9 +13,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from leanfed.errors import SettingsError
+from leanfed.errors import LeanfedError, SettingsError
 from leanfed.files import parse_toml, read_text
 from leanfed.records import Section
+from leanfed.results import RunFolder
 from leanfed.runs.outcome import Run
 from leanfed.runs.packaged import settings_file
 from leanfed.runs.read import read
@@ -122,13 +123,33 @@ def _merge(values: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def home_of(settings: Settings, folder: Path) -> Path:
-    """The folder of a run: named by its method and seed, found by its content."""
+    """The folder of a run: named by its method and seed, found by its content.
+
+    A run that an older version made is found although it lacks settings that are new: they have their defaults in it.
+    """
+    content = _content(settings)
+    words = "".join(letter if letter.isalnum() else " " for letter in settings.name.lower()).split()
+    name = f"{'-'.join(words)}-{settings.seed}-"
+    home = folder / (name + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10])
+    if home.is_dir():
+        return home
+    return next((other for other in sorted(folder.glob(f"{name}??????????")) if _kept_content(other) == content), home)
+
+
+def _content(settings: Settings) -> dict[str, Any]:
+    """What decides how a run ends."""
     values = settings.resolved()
     content = {key: value for key, value in values.items() if key != "name"}
-    content["run"] = {key: value for key, value in values["run"].items() if key not in NOT_CONTENT}
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    words = "".join(letter if letter.isalnum() else " " for letter in settings.name.lower()).split()
-    return folder / f"{'-'.join(words)}-{settings.seed}-{digest[:10]}"
+    return content | {"run": {key: value for key, value in values["run"].items() if key not in NOT_CONTENT}}
+
+
+def _kept_content(home: Path) -> dict[str, Any] | None:
+    """The content of a run folder, completed by today's defaults; None where it cannot be read."""
+    try:
+        kept = RunFolder(home)
+        return _content(Settings.from_values(kept.read_settings(), str(kept.settings)))
+    except LeanfedError:
+        return None
 
 
 @dataclass(frozen=True)
