@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from leanfed.cli.run import resume, run
 from leanfed.cli.schema import schema
 from leanfed.cli.serve import serve
 from leanfed.cli.study import study
-from leanfed.errors import LeanfedError
+from leanfed.errors import InputError, LeanfedError
 
 app = typer.Typer(
     name="leanfed",
@@ -53,12 +54,32 @@ app.add_typer(deploy, name="deploy")
 def main() -> None:
     """Run the command line; an error that leanfed can explain ends it with a message and its exit code."""
     try:
+        for word in sys.argv[1:]:
+            _check_text(word)
         app()
     except LeanfedError as error:
-        notices.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True)
-        sys.exit(error.exit_code)
+        _end(str(error), error.exit_code)
+    except OSError as error:  # asking whether a file is there can fail, too: no permission, a name that is too long
+        if error.filename is None:
+            raise
+        _end(
+            f"Cannot use {error.filename}: {error.strerror}. Check the path and its permissions.", InputError.exit_code
+        )
     except KeyboardInterrupt:  # where nothing is lost and there is nothing to say
         sys.exit(130)
+
+
+def _check_text(word: str) -> None:
+    """Refuse a name whose bytes are not UTF-8: libraries that write our files cannot take it."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{os.fsencode(word)!r} is not UTF-8 text. Rename the file or folder.") from None
+
+
+def _end(message: str, exit_code: int) -> None:
+    notices.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True, markup=True)
+    sys.exit(exit_code)
 
 
 def _print_version(wanted: bool) -> None:
