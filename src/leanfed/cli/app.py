@@ -70,11 +70,14 @@ def main() -> None:
 
 
 def _check_text(word: str) -> None:
-    """Refuse a name whose bytes are not UTF-8: libraries that write our files cannot take it."""
+    """Refuse a name that is no text in the encoding of file names: libraries that write our files cannot take it."""
     try:
         word.encode()
     except UnicodeEncodeError:
-        raise InputError(f"{os.fsencode(word)!r} is not UTF-8 text. Rename the file or folder.") from None
+        raise InputError(
+            f"{os.fsencode(word)!r} is not text in the encoding of file names, {sys.getfilesystemencoding()}. Rename the "
+            "file or folder, or set LC_ALL to a UTF-8 locale."
+        ) from None
 
 
 def _end(message: str, exit_code: int) -> None:
