@@ -75,8 +75,8 @@ def _check_text(word: str) -> None:
         word.encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"{os.fsencode(word)!r} is not text in the encoding of file names, {sys.getfilesystemencoding()}. Rename the "
-            "file or folder, or set LC_ALL to a UTF-8 locale."
+            f"{os.fsencode(word)!r} is not text in the encoding of file names, {sys.getfilesystemencoding()}. Rename "
+            "the file or folder, or set LC_ALL to a UTF-8 locale."
         ) from None
 
 

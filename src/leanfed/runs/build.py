@@ -351,8 +351,8 @@ def _watched(records: Iterator[RoundRecord], training: Training, losses: list[fl
             )
         if record.row["loss"] is not None and not math.isfinite(record.row["loss"]):
             raise DivergedError(
-                f"After round {record.row['round']} the test loss is {record.row['loss']}: the server's step led out of "
-                "all numbers. Lower training.learning_rate, or look for an extreme value in [algorithm]."
+                f"After round {record.row['round']} the test loss is {record.row['loss']}: the server's step led out "
+                "of all numbers. Lower training.learning_rate, or look for an extreme value in [algorithm]."
             )
         yield record
 
