@@ -65,6 +65,13 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def check_file(path: Path) -> None:
+    """Refuse what is there but is no file: polars would wait for a pipe for ever, and read all that a folder holds."""
+    with explained(path, "read"):
+        if path.exists() and not path.is_file():
+            raise StorageError(f"{path} is not a file. Name a file, not a folder, pipe or device.")
+
+
 def check_parent(path: Path) -> None:
     """Refuse a file more than one folder below what is there: a slip of the pen should not grow a tree of folders."""
     above = path.parent.parent
@@ -231,9 +238,10 @@ def lock_owner(folder: Path) -> LockOwner | None:
     since it may have released the lock; so looking at a stopped run never blocks a process that resumes it.
     """
     try:
-        descriptor = os.open(folder / ".lock", os.O_RDONLY)
+        descriptor = os.open(folder / ".lock", os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # it may be a pipe
     except OSError:
         return None
+    owner = None
     try:
         owner = _read_owner(descriptor)
         if owner is None or (owner.here and not _alive(owner.process)):

@@ -228,7 +228,9 @@ def find_runs(paths: list[Path]) -> list[RunFolder]:
         if not path.is_dir():
             raise StorageError(f"{path} is not a folder. Name a run folder, or a folder of run folders.")
         inside = (
-            [path] if RunFolder(path).settings.is_file() else sorted(p.parent for p in path.glob("*/settings.json"))
+            [path]
+            if RunFolder(path).settings.is_file()
+            else sorted(p.parent for p in path.glob("*/settings.json") if p.is_file())  # a pipe would be waited for
         )
         if not inside:
             raise StorageError(f"{path} holds no run. Name a folder made by `leanfed run`.")
@@ -317,11 +319,11 @@ def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
         try:
             with explained(file, "read"):
                 arrays = load_file(file)
-        except SafetensorError as error:
+            keys = sorted(key for key in arrays if key.startswith(f"{name}."))
+            if keys:
+                parts.append(typed(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None)))
+        except (SafetensorError, pl.exceptions.PolarsError, IndexError, TypeError, ValueError) as error:
             raise StorageError(f"{file} is damaged ({error}). Restore it or run again.") from error
-        keys = sorted(key for key in arrays if key.startswith(f"{name}."))
-        if keys:
-            parts.append(typed(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None)))
     return joined(parts)
 
 
@@ -346,6 +348,6 @@ def read_parquet(path: Path) -> pl.DataFrame:
     import polars as pl
 
     try:
-        return pl.read_parquet(path)
+        return pl.read_parquet(path, glob=False)  # brackets in a name are a name
     except (pl.exceptions.PolarsError, OSError) as error:
         raise StorageError(f"{path} is not a readable Parquet file ({error}). Restore it or run again.") from error

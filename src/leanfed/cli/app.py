@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from leanfed.cli.run import resume, run
 from leanfed.cli.schema import schema
 from leanfed.cli.serve import serve
 from leanfed.cli.study import study
-from leanfed.errors import LeanfedError
+from leanfed.errors import InputError, LeanfedError
 
 app = typer.Typer(
     name="leanfed",
@@ -55,13 +56,36 @@ app.add_typer(deploy, name="deploy")
 def main() -> None:
     """Run the command line; an error that leanfed can explain ends it with a message and its exit code."""
     try:
+        for word in sys.argv[1:]:
+            _check_text(word)
         app()
     except LeanfedError as error:
-        if not error.silent:
-            notices.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True)
-        sys.exit(error.exit_code)
+        _end("" if error.silent else str(error), error.exit_code)
+    except OSError as error:  # asking whether a file is there can fail, too: no permission, a name that is too long
+        if error.filename is None:
+            raise
+        _end(
+            f"Cannot use {error.filename}: {error.strerror}. Check the path and its permissions.", InputError.exit_code
+        )
     except KeyboardInterrupt:  # where nothing is lost and there is nothing to say
         sys.exit(130)
+
+
+def _check_text(word: str) -> None:
+    """Refuse a name that is no text in the encoding of file names: libraries that write our files cannot take it."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{os.fsencode(word)!r} is not text in the encoding of file names, {sys.getfilesystemencoding()}. Rename "
+            "the file or folder, or set LC_ALL to a UTF-8 locale."
+        ) from None
+
+
+def _end(message: str, exit_code: int) -> None:
+    if message:  # an error may have been told by another rank
+        notices.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True, markup=True)
+    sys.exit(exit_code)
 
 
 def _print_version(wanted: bool) -> None:

@@ -368,6 +368,11 @@ def _watched(records: Iterator[RoundRecord], training: Training, losses: list[fl
                 f"The training loss of round {number} is {loss:.3g}, but that of the first was {first:.3g}: the run "
                 f"diverges at learning rate {training.rate(number):g}. Lower training.learning_rate and start again."
             )
+        if record.row["loss"] is not None and not math.isfinite(record.row["loss"]):
+            raise DivergedError(
+                f"After round {record.row['round']} the test loss is {record.row['loss']}: the server's step led out "
+                "of all numbers. Lower training.learning_rate, or look for an extreme value in [algorithm]."
+            )
         yield record
 
 

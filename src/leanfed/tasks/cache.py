@@ -65,7 +65,7 @@ def decode_parquet(file: Path, spec: DatasetSpec) -> Samples:
 
     wanted = [*spec.columns, spec.label]
     try:
-        table = pl.read_parquet(file)
+        table = pl.read_parquet(file, glob=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{file} is not a readable Parquet file ({error}). Fetch it again.") from error
     if missing := [column for column in wanted if column not in table.columns]:

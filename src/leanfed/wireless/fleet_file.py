@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from leanfed.errors import DataError
-from leanfed.files import explained, read_text, write_frame
+from leanfed.files import check_file, explained, read_text, write_frame
 from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, bandwidth_in_round, path_gain
 from leanfed.wireless.fleet_columns import COLUMNS, check_values, choose_columns
 from leanfed.wireless.units import Array, dbm_to_w
@@ -128,6 +128,7 @@ def _read_table(path: Path) -> pl.DataFrame:
     """The file as text (CSV) or as typed columns (Parquet); numbers are parsed where row and field can be named."""
     if _kind(path) == ".csv":
         return _parsed(path, BytesIO(read_text(path).encode()))
+    check_file(path)
     with explained(path, "read"):
         return _parsed(path, path)
 
@@ -137,7 +138,7 @@ def _parsed(path: Path, source: Path | BytesIO) -> pl.DataFrame:
     import polars as pl
 
     try:
-        return pl.read_csv(source, infer_schema=False) if _kind(path) == ".csv" else pl.read_parquet(source)
+        return pl.read_csv(source, infer_schema=False) if _kind(path) == ".csv" else pl.read_parquet(source, glob=False)
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{path} is not a readable table ({error}). Export it again as CSV or Parquet.") from error
 

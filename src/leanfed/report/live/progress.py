@@ -32,7 +32,7 @@ def find_run_folders(root: Path) -> dict[str, RunFolder]:
     for current, folders, files in os.walk(root, followlinks=False):
         here = Path(current)
         below = here.relative_to(root)
-        if "settings.json" in files:
+        if "settings.json" in files and RunFolder(here).settings.is_file():  # a pipe would be waited for
             found[below.as_posix()] = RunFolder(here)
         if "settings.json" in files or len(below.parts) >= DEPTH:
             folders.clear()
@@ -120,6 +120,8 @@ def _from_events(folder: RunFolder) -> tuple[int, float | None, float | None]:
 
 def _last_events(path: Path) -> Iterator[dict[str, Any]]:
     """The events in the last TAIL_BYTES of a log; incomplete lines at either end are skipped."""
+    if not path.is_file():  # a pipe would be waited for
+        return
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -129,7 +131,7 @@ def _last_events(path: Path) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict):
             yield event

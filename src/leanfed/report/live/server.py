@@ -228,17 +228,18 @@ def _page(template: str, here: str, *, status: int = 200, **values: Any) -> Resp
 
 
 def _explain(request: Request, error: Exception) -> Response:
-    """The response to a leanfed error: an HTML page for browsers, JSON for scripts."""
+    """The response to an error of leanfed or of the system: an HTML page for browsers, JSON for scripts."""
     status = 404 if isinstance(error, NotThereError) else 400
+    message = f"A file cannot be read: {error.strerror}." if isinstance(error, OSError) else str(error)
     if "text/html" in request.headers.get("accept", ""):
-        return _page("missing.html", "missing", status=status, message=str(error))
-    return JSONResponse({"error": str(error)}, status)
+        return _page("missing.html", "missing", status=status, message=message)
+    return JSONResponse({"error": message}, status)
 
 
 def create_app(board: Board, rules: Rules) -> tuple[Guard, Pages]:
     """The application wrapped in its guard, and its pages."""
     pages = Pages(board)
-    app = Starlette(routes=pages.routes(), exception_handlers={LeanfedError: _explain})
+    app = Starlette(routes=pages.routes(), exception_handlers={LeanfedError: _explain, OSError: _explain})
     return Guard(app, rules), pages
 
 
