@@ -23,11 +23,12 @@ from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import leanfed
+from leanfed.algorithms.learner import one_thread
 from leanfed.records import kept_counts
 from leanfed.rounds.loop import start
-from leanfed.runs.build import engine_of, one_torch_thread, prepare
+from leanfed.runs.build import engine_of, prepare
 
-CLIENTS, ROUNDS, PAIRS = 10, 1, 7
+CLIENTS, STEPS, PAIRS = 10, 10, 9  # STEPS: of a client in one measurement, in as many rounds as they take
 
 
 class Series(nn.Module):
@@ -112,10 +113,10 @@ def measure(dataset: str, model: str, method: str, steps: int) -> dict[str, obje
     world, engine = experiment.world, engine_of(settings, experiment.world)
     progress, plain = start(world), Plain(world)
     server, ratios, number = progress.server, [], 0
-    with one_torch_thread():
+    with one_thread():
         for pair in range(PAIRS + 1):
             spent = [0.0, 0.0]
-            for _ in range(ROUNDS):
+            for _ in range(STEPS // steps):
                 plan = world.plan(number)
                 began = time.process_time()
                 server = engine.run_round(server, progress.clients, plan).server

@@ -150,7 +150,8 @@ def options_of(command: Any) -> Iterator[tuple[str, str, str, str]]:
         kind += "".join(f" {sign} {bound}" for sign, bound in bounds.items() if bound is not None)
         kind += ", repeated" if getattr(one, "multiple", False) or one.nargs == -1 else ""
         silent = one.default is None or callable(one.default) or one.default is False or one.default in ([], ())
-        default = "required" if one.required else "" if silent else f"`{one.default}`"
+        said = one.show_default if isinstance(getattr(one, "show_default", None), str) else ""
+        default = "required" if one.required else said if silent else f"`{one.default}`"
         yield f"`{names}`" if argument else names, kind, default, help_of(command, one)
 
 

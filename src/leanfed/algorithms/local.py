@@ -160,6 +160,8 @@ def _gradient(
     loss, gradient = learner.loss_and_gradient(used, batch)
     if change is not None:
         change(used, gradient)
+    if not (training.weight_decay or masking.gradient or steppers.shared):
+        return loss, gradient
     mask = masking.shared if masking.gradient else None
     _decay_and_mask(gradient[:, :cut], used.shared, mask, steppers.shared, training)
     if steppers.shared is not None:

@@ -17,9 +17,13 @@ bench = typer.Typer(
 
 @bench.command("engine")
 def bench_engine(
-    clients: Annotated[int | None, typer.Option(min=1, help="Clients in the round; 100, 4 of a large model.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Clients in the round.", show_default="100, 4 of a large model")
+    ] = None,
     model: Annotated[str, typer.Option(help="A model by name, for example resnet18.")] = "lenet5",
-    threads: Annotated[int | None, typer.Option(min=1, help="Worker threads; as many as torch uses.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Worker threads.", show_default="as many as torch uses")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Time a whole round against plain centralised training on the same samples.
@@ -54,7 +58,9 @@ def bench_codec(as_json: Json = False) -> None:
 
 @bench.command("plan")
 def bench_plan(
-    clients: Annotated[list[int] | None, typer.Option(min=1, help="Fleet sizes; 100 to 100,000.")] = None,
+    clients: Annotated[
+        list[int] | None, typer.Option(min=1, help="Fleet sizes.", show_default="100 to 100,000")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Fleets of 100 clients; fewer of larger ones.")] = 20,
     dca: Annotated[bool, typer.Option(help="Time Algorithm 2 too, at 100 clients.")] = True,
     payload: Annotated[str, typer.Option(help="exact or paper.")] = "exact",

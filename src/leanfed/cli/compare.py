@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from leanfed.cli.display import show_comparison
-from leanfed.cli.options import Json
+from leanfed.cli.options import Json, Targets
 from leanfed.errors import InputError
 from leanfed.files import check_parent
 
@@ -18,12 +18,7 @@ PICTURES = (".png", ".pdf", ".svg")
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
     picture: Annotated[Path, typer.Option(help="Where to put the picture.")] = Path("comparison.png"),
-    target: Annotated[
-        list[float] | None,
-        typer.Option(
-            min=0, help="Accuracies to time, 0.8 and 0.9 when left out; or errors, where numbers are predicted."
-        ),
-    ] = None,
+    target: Targets = None,
     as_json: Json = False,
 ) -> None:
     """Put runs side by side: final scores, what each target cost, and curves over seconds, joules, bits and rounds.

@@ -15,7 +15,7 @@ from leanfed.errors import InputError
 
 
 def data(
-    names: Annotated[list[str] | None, typer.Argument(help="Data sets; all when left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets.", show_default="all")] = None,
     fetch: Annotated[list[str] | None, typer.Option(help="Fetch this data set from the hub; may be repeated.")] = None,
     verify: Annotated[bool, typer.Option(help="Decode what is here and check every sample.")] = False,
     data_dir: DataDir = None,

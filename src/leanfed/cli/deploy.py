@@ -13,6 +13,7 @@ from rich.table import Table
 
 from leanfed.cli.display import notices, screen
 from leanfed.cli.display_run import show_summary
+from leanfed.cli.options import DataDir
 from leanfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _change_keys(fleet: FleetFolder, revoke: list[str], renew: list[str], days: 
 def server(
     folder: FolderArgument,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine's.")] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port; else the fleet's.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port.", show_default="the fleet's")] = None,
     max_upload_mb: Annotated[
         int, typer.Option(min=1, max=65536, help="Largest message a node may send, in MiB.")
     ] = 256,
@@ -127,11 +128,13 @@ def server(
 @deploy.command()
 def node(
     folders: Annotated[list[Path], typer.Argument(help="The folder of a node; several are run side by side.")],
-    server: Annotated[str | None, typer.Option(help="host:port of the server; else what the folder says.")] = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="The node's own port on loopback; else a free one.")
+    server: Annotated[
+        str | None, typer.Option(help="host:port of the server.", show_default="as the folder says")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets; else LEANFED_DATA.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The node's own port on loopback.", show_default="a free one")
+    ] = None,
+    data_dir: DataDir = None,
     data: Annotated[str | None, typer.Option(help="dealt: its share of the data set; own: all that is there.")] = None,
     max_retries: Annotated[
         int, typer.Option(min=0, help="How often to try again before it has joined; then it tries without end.")
@@ -162,7 +165,7 @@ def node(
 def run(
     folder: FolderArgument,
     config: Annotated[Path | None, typer.Argument(help="Settings file (TOML), as for `leanfed run`.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder to make; else FOLDER/runs/NAME-TIME.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder to make.", show_default="FOLDER/runs/NAME-TIME")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     change: Annotated[
         list[str] | None,

@@ -14,7 +14,7 @@ from leanfed.cli.options import Import, Json, import_all
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="A model; all names when left out.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A model.", show_default="the names of all")] = None,
     outputs: Annotated[int, typer.Option(min=1, help="Classes, or numbers to predict.")] = 10,
     split: Annotated[
         str | None, typer.Option(help="Another last layer of the base, as task.split.", show_default="the model's own")

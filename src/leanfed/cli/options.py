@@ -10,7 +10,12 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines, and nothing else.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets; else LEANFED_DATA.")]
+DATA_DIR = "LEANFED_DATA, else your own data folder"  # what --data-dir is when left out
+DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets.", show_default=DATA_DIR)]
+Targets = Annotated[
+    list[float] | None,
+    typer.Option(min=0, help="Accuracies to time, or errors where numbers are predicted.", show_default="0.8, 0.9"),
+]
 Import = Annotated[
     list[Path] | None,
     typer.Option(

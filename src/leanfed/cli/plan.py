@@ -35,12 +35,18 @@ class PlanCommand(TyperCommand):
         super().format_help(ctx, formatter)
 
 
+Form = Annotated[
+    str | None,
+    typer.Option(
+        help="What to aim at: fast (most learning per second), safe or plain (the paper's).", show_default="fast"
+    ),
+]
+Radius = Annotated[float | None, typer.Option(help="Radius of the cell that --fleet paper draws.", show_default="200")]
+
+
 def plan(
     problem: Annotated[Path | None, typer.Argument(help="Problem file (JSON); or use --fleet.")] = None,
-    form: Annotated[
-        str | None,
-        typer.Option(help="What to aim at: fast (most learning per second, the default), safe or plain (the paper's)."),
-    ] = None,
+    form: Form = None,
     solver: Annotated[str | None, typer.Option(help="How to plan.")] = None,
     payload: Annotated[str, typer.Option(help="Bits of an upload: exact, or the paper's count (paper).")] = "exact",
     fleet: Annotated[
@@ -49,7 +55,7 @@ def plan(
     model: Annotated[str, typer.Option(help="Sizes and limits that go with --fleet: lenet5 or resnet18.")] = "lenet5",
     clients: Annotated[int | None, typer.Option(min=1, help="Take only (or draw) so many clients.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the paper's fleet and of the random solver.")] = 0,
-    radius_m: Annotated[float | None, typer.Option(help="Radius of the cell that --fleet paper draws; 200.")] = None,
+    radius_m: Radius = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change one field of the problem, for example --set k_min=0.05")
     ] = None,

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from leanfed.cli.display import screen
 from leanfed.cli.display_plan import working
+from leanfed.cli.options import Targets
 from leanfed.errors import InputError
 from leanfed.files import check_parent
 
@@ -23,12 +24,7 @@ def report(
     figures: Annotated[
         str | None, typer.Option(help="Write figures for papers (pdf or png) and LaTeX tables too, beside the page.")
     ] = None,
-    target: Annotated[
-        list[float] | None,
-        typer.Option(
-            min=0, help="Accuracies to time, 0.8 and 0.9 when left out; or errors, where numbers are predicted."
-        ),
-    ] = None,
+    target: Targets = None,
     title: Annotated[str | None, typer.Option(help="What the page is called.")] = None,
     results: Annotated[
         Path, typer.Option(help="Where `leanfed reproduce` put its results, for the paper's values.")

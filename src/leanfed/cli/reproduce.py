@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leanfed.cli.display import notices, screen
+from leanfed.cli.options import DataDir
 from leanfed.errors import LeanfedError
 
 if TYPE_CHECKING:
@@ -26,25 +27,27 @@ COLOURS = {
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Tables and figures by name; all when left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Tables and figures by name.", show_default="all")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List what there is, and what is known of it.")] = False,
     quick: Annotated[
         bool, typer.Option(help="A small version on the embedded digits, which says that it is one.")
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many seeds; by default as many as the entry names.")
+        int | None, typer.Option(min=1, help="How many seeds.", show_default="as many as the entry names")
     ] = None,
     runs: Annotated[Path, typer.Option(help="Where runs are kept; finished ones beneath it are used.")] = Path(
         "runs/reproduce"
     ),
     out: Annotated[Path, typer.Option(help="Where results go, in a folder per entry.")] = Path("results"),
-    processes: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one for each core.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time.", show_default="one for each core")
+    ] = None,
     train: Annotated[bool, typer.Option(help="--no-train: judge on the runs that are finished.")] = True,
     judge_only: Annotated[
         bool,
         typer.Option("--judge-only", help="Judge the numbers in the results files anew, redraw the figures."),
     ] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets; else LEANFED_DATA.")] = None,
+    data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
 ) -> None:
     """Reproduce tables and figures of the paper: ours beside the published numbers, with a verdict on every claim.

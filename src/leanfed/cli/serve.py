@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from leanfed.cli.display import screen
+from leanfed.cli.options import DATA_DIR
 
 
 def serve(
@@ -23,7 +24,7 @@ def serve(
         list[str] | None, typer.Option(help="Another name under which browsers reach the server; may be repeated.")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of data sets for resumed runs; else LEANFED_DATA.")
+        Path | None, typer.Option(help="Folder of data sets for resumed runs.", show_default=DATA_DIR)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print where it listens as one JSON object.")] = False,
 ) -> None:

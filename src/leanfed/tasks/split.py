@@ -116,6 +116,7 @@ class FlatModel:
         self.statistics = base if share_statistics else Statistics(model)
         self.random = any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules())
         self._weights = flatten(model, split.shapes)
+        model.train()
         self._gradient = torch.zeros_like(self._weights)
         self.initial = self._weights.clone()  # (d,), the same on every machine
         start = 0
@@ -142,7 +143,8 @@ class FlatModel:
         self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor, labels: Tensor
     ) -> tuple[float, Tensor]:
         """Mean loss of a batch and its gradient, Eq. (2); the gradient is valid until the next call."""
-        self.model.train()
+        if not self.model.training:  # the whole tree changes its mode together, and a walk through it is not free
+            self.model.train()
         self.load(weights)
         self._gradient.zero_()
         with torch.enable_grad():
@@ -183,7 +185,8 @@ class FlatModel:
 
     def logits(self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor) -> Tensor:
         """The model's outputs at the given weights, with its running statistics."""
-        self.model.eval()
+        if self.model.training:
+            self.model.eval()
         self.load(weights)
         with torch.no_grad():
             answer: Tensor = self.model(inputs)
