@@ -40,7 +40,7 @@ METHODS = [
     {"name": "ditto"},
     {"name": "apfl"},
     {"name": "pfedme", "inner_steps": 2},
-    {"name": "per-fedavg", "form": "hessian-free", "delta": 0.1},
+    {"name": "per-fedavg", "form": "hessian-free", "delta": 0.1, "inner_rate": 0.01},
     {"name": "fedbabu", "head_steps": 2},
     {"name": "fedala"},
     {"name": "spafl"},
