@@ -172,7 +172,7 @@ def client_result(
     loss, count, hits, sums = 0.0, 0, Hits(0, 0, 0), dict.fromkeys(spec.scores, 0.0)
     for start in range(0, len(rows), BATCH):
         batch = world.task.test.batch(rows[start : start + BATCH])
-        outputs = fit(model.logits(weights, batch.inputs), batch.labels)
+        outputs = fit(model.logits(weights, batch.inputs).cpu(), batch.labels)
         for name, score in spec.scores.items():
             sums[name] += float(score(outputs, batch.labels).sum())
         if world.task.classes == 2:

@@ -19,10 +19,11 @@ from leanfed.records import Section
 from leanfed.runs.outcome import Run
 from leanfed.runs.packaged import settings_file
 from leanfed.runs.read import read
-from leanfed.runs.settings import Settings
+from leanfed.runs.settings import RunSettings, Settings
 from leanfed.runs.workers import carry_out_all
 
 NOT_CONTENT = ("checkpoint_every", "threads", "keep_weights", "track", "ranks")  # of [run]: they change no result
+ADDED = ("device", "precision")  # of [run], later than the first studies: left out where they are as ever
 
 
 class Study(Section):
@@ -125,7 +126,12 @@ def home_of(settings: Settings, folder: Path) -> Path:
     """The folder of a run: named by its method and seed, found by its content."""
     values = settings.resolved()
     content = {key: value for key, value in values.items() if key != "name"}
-    content["run"] = {key: value for key, value in values["run"].items() if key not in NOT_CONTENT}
+    usual = RunSettings().model_dump(mode="json")
+    content["run"] = {
+        key: value
+        for key, value in values["run"].items()
+        if key not in NOT_CONTENT and not (key in ADDED and value == usual[key])
+    }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     words = "".join(letter if letter.isalnum() else " " for letter in settings.name.lower()).split()
     return folder / f"{'-'.join(words)}-{settings.seed}-{digest[:10]}"
