@@ -224,7 +224,7 @@ def frozen_weights(split: Split, initial: Tensor, scale: Literal["he", "initial"
             parts.append(part)
         elif not torch.any(part):
             drawn = stream(0, "signs", len(part)).choice([-ADAPTER * he, ADAPTER * he], len(part))
-            parts.append(torch.from_numpy(drawn).to(part.dtype))
+            parts.append(torch.from_numpy(drawn).to(part.dtype).to(part.device))
         else:
             parts.append(part * (he / math.sqrt(float(part.double().square().mean()))) if scale == "he" else part)
     return torch.cat(parts)

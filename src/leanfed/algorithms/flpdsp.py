@@ -95,5 +95,6 @@ class Flpdsp(WithHead):
         mask, redrawn = torch.zeros_like(cohort.private), self.prune.score == "random-redrawn"
         for row, (client, count) in enumerate(zip(cohort.clients, counts.tolist(), strict=True)):
             labels: Sequence[int] = (client, cohort.round) if redrawn else (client,)
-            mask[row, torch.from_numpy(drawn(mask.shape[1], count, stream(cohort.seed, "prune", *labels)))] = 1
+            places = torch.from_numpy(drawn(mask.shape[1], count, stream(cohort.seed, "prune", *labels)))
+            mask[row, places.to(mask.device)] = 1
         return mask

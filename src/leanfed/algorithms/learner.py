@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from leanfed.algorithms.contract import Weights
-from leanfed.compression.picks import NumpyPicks
+from leanfed.compression.picks import NumpyPicks, Picks
+from leanfed.compression.tensor_picks import TensorPicks
 from leanfed.tasks.batch import Batch
 from leanfed.tasks.split import FlatModel, Split
 
@@ -46,10 +47,20 @@ class FlatLearner:
 
     def __init__(self, model: FlatModel) -> None:
         self.model = model
-        self.picks = NumpyPicks()
+        self.device = model.device
+        self.picks: Picks = NumpyPicks() if self.device.type == "cpu" else TensorPicks()
         self.row = 0  # the client whose state is in the model
         self._clients: list[_Snapshot] = []
-        self._rows = torch.empty(0)  # (C, d) gradients of several clients
+        self._rows = torch.empty(0, device=self.device)  # (C, d) gradients of several clients
+        self._moved: dict[int, tuple[Tensor, Tensor]] = {}  # place -> a tensor of the host, and its copy here
+
+    def here(self, place: int, values: Tensor) -> Tensor:
+        """The server's values on the learner's device, copied once for all clients that see the same ones."""
+        if values.device == self.device:
+            return values
+        if place not in self._moved or self._moved[place][0] is not values:
+            self._moved[place] = values, values.to(self.device)
+        return self._moved[place][1]
 
     @property
     def split(self) -> Split:
@@ -63,9 +74,9 @@ class FlatLearner:
 
     def load_clients(self, statistics: Tensor, seeds: Sequence[int] = ()) -> None:
         """Start with these clients' running statistics (C, size), and a seed for each if it draws random numbers."""
-        self._clients = [_Snapshot(own, torch.empty(0)) for own in statistics]
+        self._clients = [_Snapshot(own, torch.empty(0, device=self.device)) for own in statistics]
         for client, seed in zip(self._clients, seeds, strict=False):
-            client.generator = torch.Generator().manual_seed(seed).get_state()
+            client.generator = torch.Generator(self.device).manual_seed(seed).get_state()
         self.row = 0
         self._restore(self._clients[0])
 
@@ -78,14 +89,14 @@ class FlatLearner:
         """(C,) and (C, d), one client after another."""
         clients = len(batch.labels)
         if clients == 1:
-            loss, gradient = self.model.loss_and_gradient(weights.row(0), batch.inputs[0], batch.labels[0])
-            return torch.tensor([loss]), gradient.unsqueeze(0)
+            loss, gradient = self.model.step(weights.row(0), batch.inputs[0], batch.labels[0])
+            return loss.reshape(1), gradient.unsqueeze(0)
         if len(self._rows) != clients:
-            self._rows = torch.empty(clients, self.split.size)
-        losses = torch.empty(clients)
+            self._rows = torch.empty(clients, self.split.size, device=self.device)
+        losses = torch.empty(clients, device=self.device)
         for row in range(clients):
             self._switch_to(row)
-            loss, gradient = self.model.loss_and_gradient(weights.row(row), batch.inputs[row], batch.labels[row])
+            loss, gradient = self.model.step(weights.row(row), batch.inputs[row], batch.labels[row])
             losses[row], self._rows[row] = loss, gradient
         return losses, self._rows
 
@@ -105,7 +116,7 @@ class FlatLearner:
     def _switch_to(self, row: int) -> None:
         """Swap another client's state into the model."""
         while len(self._clients) <= row:  # clients that were not loaded start from the initial statistics
-            self._clients.append(_Snapshot(self.model.statistics.initial, torch.empty(0)))
+            self._clients.append(_Snapshot(self.model.statistics.initial, torch.empty(0, device=self.device)))
         if row != self.row:
             self._save(self._clients[self.row])
             self._restore(self._clients[row])
@@ -116,11 +127,15 @@ class FlatLearner:
         if self.model.statistics.size:
             self.model.statistics.write(client.statistics)
         if client.generator is not None:
-            torch.set_rng_state(client.generator)
+            self._random().set_rng_state(client.generator)
 
     def _save(self, client: _Snapshot) -> None:
         client.features = self.model.features
         if self.model.statistics.size:
             client.statistics = self.model.statistics.read()
         if client.generator is not None:
-            client.generator = torch.get_rng_state()
+            client.generator = self._random().get_rng_state()
+
+    def _random(self) -> Any:
+        """Where torch keeps the random state of the device."""
+        return torch if self.device.type == "cpu" else torch.get_device_module(self.device)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from leanfed.algorithms.contract import Cohort, Learner, Training, Weights
@@ -123,7 +124,7 @@ def alternating_steps(shared: Tensor, cohort: Cohort, learner: Learner, head_ste
 
 def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
     """Each client's mean loss over its steps (C,); raises `DivergedError` for the first that is not finite."""
-    losses = np.stack([loss.numpy() for loss in steps], 1).astype(np.float64)
+    losses = torch.stack(list(steps), 1).cpu().numpy().astype(np.float64)  # the one moment at which a device is awaited
     mean = np.asarray(losses.mean(1))
     if not np.isfinite(mean).all():
         row = int(np.flatnonzero(~np.isfinite(mean))[0])

@@ -57,11 +57,11 @@ class RowStructure:
 
     def held_entries(self, flags: Tensor) -> Tensor:
         """(..., rows) -> (..., entries): every entry has its row's value."""
-        return flags[..., self.of_entry]
+        return flags[..., self.of_entry.to(flags.device)]
 
     def held_private(self, flags: Tensor) -> Tensor:
         """(..., rows) -> (..., d_private): a bias has its row's value, all else is one."""
-        return functional.pad(flags, (0, 1), value=1.0)[..., self.of_private]
+        return functional.pad(flags, (0, 1), value=1.0)[..., self.of_private.to(flags.device)]
 
     def kept_rows(self, r: Floats) -> Ints:
         """(n, matrices) rows of each matrix at keep rates r: rounded down, but never none."""

@@ -122,8 +122,8 @@ class Rows:
 
     def spread(self, values: Tensor, elsewhere: float) -> Tensor:
         """(C, rows) -> (C, d): every parameter gets its row's value."""
-        beside = torch.full((len(values), 1), elsewhere)
-        return torch.cat([values, beside], 1)[:, self.of_entry]
+        beside = torch.full((len(values), 1), elsewhere, device=values.device)
+        return torch.cat([values, beside], 1)[:, self.of_entry.to(values.device)]
 
     def widths(self) -> Tensor:
         """(rows,) weights in each row."""
@@ -163,7 +163,7 @@ def _rows(shapes: tuple[tuple[int, ...], ...]) -> Rows:
 def _received(thresholds: Tensor, private: Tensor, rows: Rows) -> Tensor:
     """The clients' weights (C, d) after they have heard of new thresholds (rows,)."""
     weights, before = private[:, : -rows.count], private[:, -rows.count :]
-    change = (thresholds - before) * torch.sign(rows.sum(weights)) / rows.widths()
+    change = (thresholds - before) * torch.sign(rows.sum(weights)) / rows.widths().to(weights.device)
     return weights - rows.spread(change, 0.0)
 
 
@@ -184,5 +184,5 @@ class _Thresholded(Objective):
         slope = gradient.clone()
         through = rows.sum(slope * own) * (above.abs() <= 1)  # dF/dm
         decay = torch.stack([torch.exp(-row) for row in thresholds])  # by row: see `Rows`
-        by_mean = rows.spread(through / rows.widths(), 0.0) * torch.sign(own)
+        by_mean = rows.spread(through / rows.widths().to(through.device), 0.0) * torch.sign(own)
         return loss, torch.cat([-through - self.penalty * decay, slope * mask + by_mean], 1)

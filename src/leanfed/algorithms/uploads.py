@@ -41,7 +41,13 @@ class Upload:
         [0.0, 5.0, 0.0]
         """
         values = self.values.to(torch.float32)
-        return values if self.positions is None else torch.zeros(self.size).index_copy_(0, self.positions, values)
+        if self.positions is None:
+            return values
+        return torch.zeros(self.size, device=values.device).index_copy_(0, self.positions, values)
+
+    def cpu(self) -> Upload:
+        """The upload in the processor's memory."""
+        return Upload(self.size, self.values.cpu(), None if self.positions is None else self.positions.cpu())
 
 
 class Uploads(Protocol):
@@ -91,7 +97,7 @@ class Dense:
         """(C,)."""
         if self.mask is None:
             return np.full(len(self.rows), self.size, dtype=np.int64)
-        return np.broadcast_to(self.mask.count_nonzero(1).numpy(), len(self.rows)).copy()
+        return np.broadcast_to(self.mask.count_nonzero(1).cpu().numpy(), len(self.rows)).copy()
 
     def largest(self) -> Floats:
         """(C,)."""
@@ -191,4 +197,4 @@ def _drawn(gradient: Tensor, counts: Ints, size: int, cohort: Cohort) -> Positio
     """Entries drawn at random for each client in this round."""
     pairs = zip(cohort.clients, counts.tolist(), strict=True)
     places = [drawn(size, count, stream(cohort.seed, "sparsify", cohort.round, client)) for client, count in pairs]
-    return Positions(gradient, size, [torch.from_numpy(row) for row in places])
+    return Positions(gradient, size, [torch.from_numpy(row).to(gradient.device) for row in places])

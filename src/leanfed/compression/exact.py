@@ -41,7 +41,7 @@ def largest(rows: Tensor) -> Floats:
     if rows.numel() == 0 or rows.dtype == torch.bool:
         return np.ones(len(rows)) if rows.numel() else np.zeros(len(rows))
     low, high = torch.aminmax(rows, dim=1)
-    return np.asarray(torch.maximum(high, -low).numpy(), dtype=np.float64)
+    return np.asarray(torch.maximum(high, -low).cpu().numpy(), dtype=np.float64)
 
 
 def reach(largest: Floats, weights: Floats, grid: float = GRADIENTS) -> Floats:
@@ -55,14 +55,14 @@ def reach(largest: Floats, weights: Floats, grid: float = GRADIENTS) -> Floats:
     return np.asarray(largest * np.abs(weights) * (3.0 / grid))
 
 
-def zeros(size: int) -> Tensor:
+def zeros(size: int, device: torch.device | str = "cpu") -> Tensor:
     """An empty sum."""
-    return torch.zeros(size, dtype=torch.float64)
+    return torch.zeros(size, dtype=torch.float64, device=device)
 
 
 def add_rows(total: Tensor, rows: Tensor, weights: Floats, grid: float = GRADIENTS) -> None:
     """total (size,) float64 += sum over the float32 rows of weight x the row's first `size` entries, on the grid."""
-    kernel = _kernel()
+    kernel = _kernel() if total.device.type == "cpu" else None
     if kernel is not None:
         kernel(rows.numpy(), np.asarray(weights, dtype=np.float64), total.numpy(), grid)
         return

@@ -62,7 +62,7 @@ class Positions(Chosen):
 
     @override
     def mask(self) -> Tensor:
-        mask = torch.zeros(len(self.places), self.size)
+        mask = torch.zeros(len(self.places), self.size, device=self.rows.device)
         for row, places in enumerate(self.places):
             mask[row, places] = 1
         return mask

@@ -33,9 +33,9 @@ def _coded(updates: Updates, cohort: Cohort, unsent: torch.Tensor | None) -> Ite
             yield upload
             continue
         rng = stream(cohort.seed, "values", cohort.round, client)
-        sent, scale = rounded(upload.values.numpy(), cohort.values, rng)
+        meant, places = upload.values.cpu(), None if upload.positions is None else upload.positions.cpu()
+        sent, scale = rounded(meant.numpy(), cohort.values, rng)
         values = torch.from_numpy(sent)
         if unsent is not None:
-            places = slice(None) if upload.positions is None else upload.positions
-            unsent[row, places] += upload.values - values
-        yield replace(upload, values=values, scale=scale)
+            unsent[row, slice(None) if places is None else places] += meant - values
+        yield Upload(upload.size, values, places, scale)

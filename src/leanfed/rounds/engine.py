@@ -24,6 +24,7 @@ from leanfed.rounds.evaluation import Evaluation, Results, gathered, results_of
 from leanfed.rounds.exchange import Answers, check_range
 from leanfed.rounds.privacy import Ledger, release
 from leanfed.rounds.world import World
+from leanfed.tasks.batch import CPU
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,10 @@ class Engine(ABC):
     def test(self, server: ServerState, clients: ClientStore, some: Sequence[int]) -> Results:
         """Test the models of some clients on their own test sets."""
         return results_of(self.world, server, clients, self.learner, some)
+
+    def host_learner(self) -> FlatLearner:
+        """A model in the processor's memory, where the clients' states are."""
+        return self.learner if self.world.device == CPU else self.world.new_learner(CPU)
 
     def states(self, clients: ClientStore, some: Sequence[int]) -> States:
         """The states of a few clients, for code that looks at single ones, such as probes."""

@@ -205,7 +205,7 @@ def scored(world: World, client: int, predict: Callable[[Tensor], Tensor]) -> Cl
     loss, count, hits, sums = 0.0, 0, Hits(0, 0, 0), dict.fromkeys(spec.scores, 0.0)
     for start in range(0, len(rows), BATCH):
         batch = world.task.test.batch(rows[start : start + BATCH])
-        outputs = fit(predict(batch.inputs), batch.labels)
+        outputs = fit(predict(batch.inputs).cpu(), batch.labels)
         for name, score in spec.scores.items():
             sums[name] += float(score(outputs, batch.labels).sum())
         if world.task.classes == 2:
@@ -222,7 +222,8 @@ def _tuned(world: World, weights: Tensor, model: FlatModel, client: int) -> Tens
         if model.random:
             torch.manual_seed(stream_seed(world.task.seed, "tuning", client) % 2**63)
         for batch in world.own_batches("tuning", client, world.tuning.steps):
-            _, gradient = model.loss_and_gradient(weights, batch.inputs, batch.labels)
+            here = batch.to(model.device)
+            _, gradient = model.step(weights, here.inputs, here.labels)
             weights = weights.sub(gradient, alpha=world.tuning.rate)
     return weights
 

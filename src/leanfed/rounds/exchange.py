@@ -8,7 +8,7 @@ statistics of shared layers, they are sent along with the upload and the server 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from leanfed.records import Floats, Ints
 from leanfed.rounds.coding import with_coded_values
 from leanfed.rounds.wire import through_wire
 from leanfed.streams import stream_seed
-from leanfed.tasks.split import FlatModel
+from leanfed.tasks.batch import CPU
 
 STATISTICS = "statistics"  # memory name: of clients for all statistics, of the server for the shared ones
 
@@ -38,20 +38,47 @@ def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: Fl
     The uploads own their memory: the learner may go on to other clients.
     """
     model, keeps = learner.model, learner.model.statistics.size > 0
+    shared, cohort = learner.here(0, server.shared), _moved(cohort, learner.device)
     if keeps or model.random:
         labels = ("dropout", cohort.round)
         seeds = [stream_seed(cohort.seed, *labels, client) % 2**63 for client in cohort.clients if model.random]
         own = cohort.memory.get(STATISTICS, model.statistics.initial.expand(len(cohort.clients), -1))
-    with torch.random.fork_rng(devices=[]) if model.random else nullcontext(), _enough_samples(cohort, learner):
+    with _own_random(learner) if model.random else nullcontext(), _enough_samples(cohort, learner):
         if keeps or model.random:
-            learner.load_clients(_with_shared(own, server, model), seeds)
-        updates = algorithm.client_update(server.shared, cohort, learner)
+            learner.load_clients(_with_shared(own, server, learner), seeds)
+        updates = _kept_here(algorithm.client_update(shared, cohort, learner))
     updates = with_coded_values(replace(updates, uploads=Listed(list(updates.uploads))), cohort)
     if not keeps:
         return updates
-    after, places = learner.statistics(), model.statistics.places
+    after, places = learner.statistics().cpu(), model.statistics.places.cpu()
     memory = {**updates.memory, STATISTICS: after}
     return replace(updates, memory=memory, statistics=after[:, places] if len(places) else None)
+
+
+def _moved(cohort: Cohort, device: torch.device) -> Cohort:
+    """The cohort's states on a device; its batches follow one by one."""
+    if device.type == "cpu":
+        return cohort
+    return replace(
+        cohort,
+        private=cohort.private.to(device),
+        memory={name: rows.to(device) for name, rows in cohort.memory.items()},
+        batches=(batch.to(device) for batch in cohort.batches),
+    )
+
+
+def _kept_here(updates: Updates) -> Updates:
+    """What clients keep in the processor's memory; their uploads stay on the device, where they are added up."""
+    memory = {name: rows.cpu() for name, rows in updates.memory.items()}
+    return replace(updates, private=updates.private.cpu(), memory=memory)
+
+
+def _own_random(learner: FlatLearner) -> AbstractContextManager[None]:
+    """Restore torch's random state afterwards."""
+    device = learner.device
+    if device.type == "cpu":
+        return torch.random.fork_rng(devices=[])
+    return torch.random.fork_rng(devices=[device.index or 0], device_type=device.type)
 
 
 @contextmanager
@@ -69,18 +96,22 @@ def _enough_samples(cohort: Cohort, learner: FlatLearner) -> Iterator[None]:
         ) from error
 
 
-def _with_shared(own: Tensor, server: ServerState, model: FlatModel) -> Tensor:
+def _with_shared(own: Tensor, server: ServerState, learner: FlatLearner) -> Tensor:
     """The statistics (..., size) that clients compute with: their own, with the shared ones taken from the server."""
-    shared = server.memory.get(STATISTICS)
-    return own if shared is None else own.index_copy(-1, model.statistics.places, shared.expand(*own.shape[:-1], -1))
+    if STATISTICS not in server.memory:
+        return own
+    shared, places = learner.here(1, server.memory[STATISTICS]), learner.model.statistics.places
+    return own.index_copy(-1, places, shared.expand(*own.shape[:-1], -1))
 
 
 def personal_model(
     algorithm: Algorithm, server: ServerState, client: ClientState, learner: FlatLearner
 ) -> tuple[Tensor, Tensor]:
     """The (shared, private) weights of a client's model; its statistics are loaded into the learner's model."""
-    weights, model = algorithm.personal_weights(server, client.private.unsqueeze(0), learner), learner.model
-    model.statistics.write(_with_shared(client.memory.get(STATISTICS, model.statistics.initial), server, model))
+    model, here = learner.model, replace(server, shared=learner.here(0, server.shared))
+    weights = algorithm.personal_weights(here, client.private.unsqueeze(0).to(learner.device), learner)
+    own = client.memory.get(STATISTICS, model.statistics.initial).to(learner.device)
+    model.statistics.write(_with_shared(own, server, learner))
     return weights.row(0)
 
 
@@ -128,10 +159,12 @@ def check_range(answers: Answers, participants: Sequence[int], training: Trainin
 class Collector:
     """Collects the answers of a round, which arrive in the order of the plan."""
 
-    def __init__(self, size: int, *, single: bool, wire: str | None = None) -> None:
+    def __init__(self, size: int, *, single: bool, wire: str | None = None, device: torch.device = CPU) -> None:
+        # MPS has no float64: its uploads are added up by the processor.
+        self._device = CPU if device.type == "mps" else device
         self.wire = wire  # value type of coded uploads; None: uploads are not coded
         self._single = single
-        self._total = None if single else exact.zeros(size)
+        self._total = None if single else exact.zeros(size, self._device)
         self._gamma: list[Floats] = []
         self._columns: list[tuple[Floats, Ints, Ints]] = []
         self._bits: list[int] = []
@@ -146,6 +179,8 @@ class Collector:
         uploads = updates.uploads
         if self.wire is not None:
             uploads = Listed([self._through_wire(upload, self.wire) for upload in uploads])
+        if self._single or self.wire is not None or self._device.type == "cpu":
+            uploads = Listed([upload.cpu() for upload in uploads]) if isinstance(uploads, Listed) else uploads
         if self._single:
             self._uploads += uploads
         elif self._total is not None and partial is not None:
@@ -163,7 +198,8 @@ class Collector:
         loss, samples, entries = (np.concatenate(column) for column in zip(*self._columns, strict=True))
         bits = None if self.wire is None else np.array(self._bits, dtype=float)
         reach = np.concatenate(self._reach) if self._reach else None
-        return Answers(gamma, loss, samples, entries, bits, self._total, tuple(self._uploads), self._statistics, reach)
+        total = None if self._total is None else self._total.cpu()
+        return Answers(gamma, loss, samples, entries, bits, total, tuple(self._uploads), self._statistics, reach)
 
     def _receive_statistics(self, gamma: Floats, rows: Tensor) -> None:
         if self._statistics is None:

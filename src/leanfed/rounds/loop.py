@@ -71,7 +71,7 @@ def play(
     budget: Budget | None = None,
 ) -> Iterator[RoundRecord]:
     """Run the remaining rounds, yielding a record after each; the round that reaches the budget is the last."""
-    prober = Prober(theory, world, engine.learner, engine.states)
+    prober = Prober(theory, world, engine.host_learner(), engine.states)
     for number in range(progress.round, rounds):
         planned = planner.plan(number)
         plan = planned.plan

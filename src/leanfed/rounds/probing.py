@@ -17,7 +17,8 @@ from leanfed.records import Floats, Ints, RoundPlan, Section
 from leanfed.rounds.client_store import ClientStore, States
 from leanfed.rounds.world import World
 from leanfed.streams import stream
-from leanfed.tasks.task import Batch, draw_rows
+from leanfed.tasks.batch import CPU, Batch
+from leanfed.tasks.task import draw_rows
 from leanfed.theory.constants import Probe, divergence_sq, estimate_constants, probe_client
 
 BATCHES = 4  # mini-batches per probe, for G and sigma
@@ -131,5 +132,5 @@ def initial_constants(world: World, settings: TheorySettings) -> dict[str, Any]:
     everyone = range(world.task.clients)
     plan = RoundPlan(0, tuple(everyone), np.ones(len(everyone)), np.ones(len(everyone)))
     server, clients = world.algorithm.start_server(world.task), world.new_clients()
-    found = Prober(settings, world, world.new_learner()).measure(server, clients, plan)
+    found = Prober(settings, world, world.new_learner(CPU)).measure(server, clients, plan)
     return {**{name: found[name] for name in CONSTANTS[:-1]}, "theory_eta": world.training.rate(0)}

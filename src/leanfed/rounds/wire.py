@@ -19,6 +19,7 @@ from leanfed.compression.codec import (
 
 def to_frame(upload: Upload, dtype: str) -> bytes:
     """The frame that a client sends; `dtype` is the type of its values on the wire, unused for a mask."""
+    upload = upload.cpu()
     positions = None if upload.positions is None else upload.positions.numpy()
     if upload.values.dtype == torch.bool:
         bits = upload.values.numpy()

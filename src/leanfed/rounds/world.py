@@ -21,10 +21,10 @@ from leanfed.rounds.exchange import STATISTICS
 from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.selection import Moment, Participation, select
 from leanfed.streams import stream
-from leanfed.tasks.batch import Batch
+from leanfed.tasks.batch import CPU, Batch
 from leanfed.tasks.chain import Chain, stage_share, tail_share
 from leanfed.tasks.models import MODELS
-from leanfed.tasks.split import FlatModel, Split
+from leanfed.tasks.split import FlatModel, Precision, Split
 from leanfed.tasks.task import Task, draw_rows
 
 
@@ -43,6 +43,8 @@ class World:
     adversary: Adversary = field(default_factory=Adversary)
     ledger: Ledger | None = None  # of a private run
     values: str = "float32"  # what uploaded values travel as
+    device: torch.device = CPU  # where clients' models are trained and tested
+    precision: Precision = "float32"  # of forward passes
 
     @cached_property
     def liars(self) -> frozenset[int]:
@@ -83,11 +85,11 @@ class World:
         """The memories of a client by name, with the size of each."""
         return self.algorithm.holds(self.split, self.training)
 
-    def new_learner(self) -> FlatLearner:
-        """A model to compute with, laid out for this method."""
-        model = self.task.new_model("base")
-        shared = self.task.settings.statistics == "shared"
-        return FlatLearner(FlatModel(model, self.split, share_statistics=shared, loss=self.task.loss.compute))
+    def new_learner(self, device: torch.device | None = None) -> FlatLearner:
+        """A model to compute with, laid out for this method, on the world's device unless another is named."""
+        model = self.task.new_model("base").to(self.device if device is None else device)
+        shared, loss = self.task.settings.statistics == "shared", self.task.loss.compute
+        return FlatLearner(FlatModel(model, self.split, share_statistics=shared, loss=loss, precision=self.precision))
 
     @cached_property
     def statistics_size(self) -> int:

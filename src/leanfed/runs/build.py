@@ -56,6 +56,7 @@ from leanfed.runs.settings import Settings
 from leanfed.runs.trackers import check_trackers, tracking
 from leanfed.runs.watching import Listener, round_bar, somebody_looks
 from leanfed.simulation.choose import choose_engine
+from leanfed.simulation.devices import device_of, name_of
 from leanfed.tasks.arrays import Rows
 from leanfed.tasks.task import Task, build_task
 from leanfed.theory.recorded import with_bounds
@@ -239,6 +240,8 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
         adversary=settings.adversary,
         ledger=_ledger(settings, task),
         values=settings.radio.values or "float32",
+        device=device_of(settings.run.device),
+        precision=settings.run.precision,
     )
     check_fit(world)
     return world
@@ -411,7 +414,7 @@ def play_in_folder(
     clock = time.perf_counter()
     with one_thread(), closing(checkpoints):
         engine = engine_of(settings, world, ranks)
-        folder.log("engine", name=engine.name, reason=engine.reason)
+        folder.log("engine", name=engine.name, reason=engine.reason, device=name_of(world.device))
         earlier = checkpoints.tables()["rounds"] if progress.round else None
         for record in _rounds(experiment, engine, progress, earlier):
             progress = record.progress

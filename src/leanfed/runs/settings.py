@@ -43,6 +43,7 @@ from leanfed.rounds.ranks import RankSettings
 from leanfed.rounds.selection import SELECTIONS, Participation
 from leanfed.runs.trackers import TrackSettings
 from leanfed.simulation.choose import AUTO
+from leanfed.tasks.split import Precision
 from leanfed.tasks.task import TaskSettings
 
 
@@ -61,6 +62,11 @@ class RunSettings(Section):
     """Rounds between checkpoints; a stop loses at most what came after the last one."""
     engine: Annotated[str, AfterValidator(_known_engine)] = AUTO
     """What computes a round; auto takes the fastest that fits."""
+    device: str = Field(default="cpu", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    """Where clients' models are trained and tested: cpu, cuda, cuda:1, mps, or auto for a GPU where there is one. Equal
+    bits are promised on one kind of device only."""
+    precision: Precision = "float32"
+    """Of forward and backward passes; weights, gradients and all that is kept stay float32."""
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=1_024)
     """Worker threads; the result does not depend on them."""
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)

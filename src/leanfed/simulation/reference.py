@@ -27,7 +27,8 @@ class ReferenceEngine(Engine):
 
     @override
     def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
-        world, collector = self.world, Collector(len(server.shared), single=single, wire=self.wire)
+        world, size = self.world, len(server.shared)
+        collector = Collector(size, single=single, wire=self.wire, device=world.device)
         for client, k, r in zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True):
             cohort = world.alone(clients[client], client, plan.round, k, r)
             updates = train(world.algorithm, server, cohort, self.learner)

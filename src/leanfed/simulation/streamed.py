@@ -52,7 +52,8 @@ class StreamedEngine(Engine):
 
     @override
     def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
-        world, collector = self.world, Collector(len(server.shared), single=single, wire=self.wire)
+        world, size = self.world, len(server.shared)
+        collector = Collector(size, single=single, wire=self.wire, device=world.device)
 
         def work(cohort: Cohort, learner: FlatLearner) -> Updates:
             return train(world.algorithm, server, cohort, learner)
@@ -96,7 +97,7 @@ class StreamedEngine(Engine):
 
 def workers(world: World, model: FlatModel, threads: int) -> int:
     """How many clients train at the same time: one per thread if memory allows; one if the model has random draws."""
-    if model.random:  # torch has one generator for all threads
+    if model.random or model.device.type != "cpu":  # torch has one generator for all threads; a GPU is one worker
         return 1
     pair = world.task.train.batch(np.resize(world.task.partition.train[0], 2))  # one sample has no variance
     needed = saved_bytes(model, pair.inputs) * world.training.batch_size // 2 + VECTORS * 4 * world.split.size

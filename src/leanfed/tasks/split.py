@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from leanfed.errors import SettingsError, nearest
 from leanfed.tasks.chain import cut_at, through
 from leanfed.tasks.losses import Loss, fit
 from leanfed.tasks.statistics import Statistics
+
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -108,14 +111,17 @@ class FlatModel:
         *,
         share_statistics: bool = False,
         loss: Loss = functional.cross_entropy,
+        precision: Precision = "float32",
     ) -> None:
         self.model = model
+        self.precision = precision
         self.loss = loss
         self.split = split
         base = Statistics(model, modules_of(split.shared))
         self.statistics = base if share_statistics else Statistics(model)
         self.random = any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules())
         self._weights = flatten(model, split.shapes)
+        self.device = self._weights.device
         model.train()
         self._gradient = torch.zeros_like(self._weights)
         self.initial = self._weights.clone()  # (d,), the same on every machine
@@ -123,7 +129,7 @@ class FlatModel:
         parameters = dict(model.named_parameters())
         self._private = [parameters[name] for name in split.private]
         self._before, self._behind = cut_at(model, split.private)
-        self.features = torch.empty(0)  # last input of the private part
+        self.features = torch.empty(0, device=self.device)  # last input of the private part
         self._base_statistics = base.places
         for name, shape in split.shapes.items():
             end = start + math.prod(shape)
@@ -143,16 +149,28 @@ class FlatModel:
         self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor, labels: Tensor
     ) -> tuple[float, Tensor]:
         """Mean loss of a batch and its gradient, Eq. (2); the gradient is valid until the next call."""
+        loss, gradient = self.step(weights, inputs, labels)
+        return loss.item(), gradient
+
+    def step(self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """`loss_and_gradient` with the loss left on the device, so that nothing waits for it."""
         if not self.model.training:  # the whole tree changes its mode together, and a walk through it is not free
             self.model.train()
         self.load(weights)
         self._gradient.zero_()
         with torch.enable_grad():
-            features = through(self._before, inputs)
-            loss = self.loss(fit(through(self._behind, features), labels), labels)
+            with self._cast():
+                features = through(self._before, inputs)
+                loss = self.loss(fit(through(self._behind, features), labels), labels)
             self.features = features.detach()
             loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item(), self._gradient
+        return loss.detach(), self._gradient
+
+    def _cast(self) -> AbstractContextManager[Any]:
+        """Forward passes in the precision of the run; weights, gradients and statistics stay float32."""
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def head_gradient(self, private: Tensor, labels: Tensor) -> Tensor:
         """The gradient (d_P,) at other private weights, on the batch and the shared weights of the last call.
@@ -161,7 +179,7 @@ class FlatModel:
         """
         self._weights[self.split.shared_size :].copy_(private)
         keeping = self.statistics.unchanged(self._base_statistics) if len(self._base_statistics) else nullcontext()
-        with torch.enable_grad(), keeping:
+        with torch.enable_grad(), keeping, self._cast():
             loss = self.loss(fit(through(self._behind, self.features), labels), labels)
             slopes = torch.autograd.grad(loss, self._private)
         return torch.cat([slope.reshape(-1) for slope in slopes])
@@ -177,9 +195,9 @@ class FlatModel:
         for layer in layers:
             layer.reset_running_stats()
             layer.momentum = None  # torch: a plain mean
-        with torch.no_grad():
+        with torch.no_grad(), self._cast():
             for inputs in batches:
-                self.model(inputs)
+                self.model(inputs.to(self.device))
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
 
@@ -188,6 +206,6 @@ class FlatModel:
         if self.model.training:
             self.model.eval()
         self.load(weights)
-        with torch.no_grad():
-            answer: Tensor = self.model(inputs)
-        return answer
+        with torch.no_grad(), self._cast():
+            answer: Tensor = self.model(inputs.to(self.device))
+        return answer if answer.dtype != torch.bfloat16 else answer.to(torch.float32)

@@ -32,7 +32,7 @@ class Statistics:
         places, start = [], 0
         for name, buffer in self._buffers.items():
             if name.rpartition(".")[0] in shared:
-                places.append(torch.arange(start, start + buffer.numel()))
+                places.append(torch.arange(start, start + buffer.numel(), device=buffer.device))
             start += buffer.numel()
         self.size = start
         self.places = torch.cat(places) if places else torch.empty(0, dtype=torch.int64)

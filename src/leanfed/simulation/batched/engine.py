@@ -54,6 +54,10 @@ def misfit(world: World) -> str | None:
         return f"its kernels know cross_entropy, not {world.task.settings.loss!r}"
     if world.task.settings.augment:
         return "task.augment changes pictures as they are drawn"
+    if world.device.type != "cpu":
+        return f"its kernels compute on the processor, not on {world.device}"
+    if world.precision != "float32":
+        return f"its kernels compute in float32, not in {world.precision}"
     if world.training.local_epochs is not None:
         return "training.local_epochs gives clients different numbers of batches"
     return None
