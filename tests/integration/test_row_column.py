@@ -30,9 +30,11 @@ def charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     assert example is not None
     monkeypatch.setattr(RoundBill, "client_columns", RoundBill.client_columns)  # put back afterwards
     exec(example[1], {})
-    values = json.loads((OLDER / "settings.json").read_text())
-    yield run(Settings.from_values({**values, "name": "charged", "rounds": 4}), tmp_path / "charged")
-    del SCHEMA["co2_g"]
+    try:
+        values = json.loads((OLDER / "settings.json").read_text())
+        yield run(Settings.from_values({**values, "name": "charged", "rounds": 4}), tmp_path / "charged")
+    finally:
+        del SCHEMA["co2_g"]
 
 
 def test_one_line_puts_a_column_everywhere(charged: Run, tmp_path: Path) -> None:

@@ -161,12 +161,13 @@ def resume(
 
     Example: leanfed resume runs/first
     """
-    from leanfed.results import RunFolder
+    from leanfed.results import RunFolder, check_resumable
     from leanfed.runs.build import resume as resume_run
     from leanfed.runs.settings import Settings
 
     import_all(imports)
     kept = RunFolder(folder)
+    check_resumable(kept)  # first: a newer version's settings may hold what this one does not know
     settings = Settings.from_values(kept.read_settings(), str(kept.settings))
     if is_rank():
         _run_as_rank(None, folder, data_dir, None, as_json)

@@ -59,7 +59,7 @@ class RadioSettings(Section):
         if not isinstance(values, dict) or "head_step" not in values:
             return values
         rest = {name: value for name, value in values.items() if name != "head_step"}
-        if rest.keys() < cls.model_fields.keys() - {"computation"}:
+        if rest.keys() < cls.model_fields.keys() - {"computation", "values"}:  # those have come since
             raise ValueError(
                 "head_step is gone: computation = 'weights' or 'operations' rules pruning and head steps alike"
             )
