@@ -1,0 +1,174 @@
+"""Every method on another device: the pretend one of tests/pretend_device.py here, a real GPU under the mark `gpu`.
+
+The pretend device must be registered before torch differentiates for the first time, so `test_devices.py` runs this
+file in a process of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leanfed.algorithms import ALGORITHMS
+from leanfed.algorithms.learner import one_thread
+from leanfed.compression.picks import NumpyPicks
+from leanfed.compression.tensor_picks import TensorPicks
+from leanfed.errors import SettingsError
+from leanfed.rounds.engine import Engine
+from leanfed.rounds.loop import start
+from leanfed.rounds.world import World
+from leanfed.runs.build import run
+from leanfed.runs.settings import Settings
+from leanfed.simulation.choose import choose_engine
+from leanfed.simulation.devices import device_of
+from leanfed.streams import stream
+from leanfed.tasks.task import TaskSettings, build_task
+from tests import pretend_device
+from tests.rank_jobs import COHORTS, digest
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{name: {"name": name} for name in ALGORITHMS},
+    "flpdsp, error feedback": {"name": "flpdsp", "k": 0.1, "sparsify": {"error_feedback": True}, "head_steps": 2},
+    "flpdsp, random": {"name": "flpdsp", "k": 0.1, "sparsify": {"select": "random"}, "prune": {"score": "random"}},
+}
+
+
+def world_on(world_of, values: dict[str, Any], device: torch.device | None = None, **training: Any) -> World:
+    """Three of five clients a round, with momentum."""
+    method = ALGORITHMS[values["name"]](**{key: value for key, value in values.items() if key != "name"})
+    here = world_of(method, participation={"cohorts": COHORTS}, **{"batch_size": 8, "momentum": 0.5, **training})
+    return here if device is None else replace(here, device=device)
+
+
+def play(engine: Engine, rounds: int = 2) -> dict[str, str]:
+    """Digests of the server, of rows and of every client after some rounds and a test."""
+    progress = start(engine.world)
+    server, clients = progress.server, progress.clients
+    with one_thread():
+        for number in range(rounds):
+            outcome = engine.run_round(server, clients, engine.world.plan(number))
+            server = outcome.server
+        tested = engine.evaluate(server, clients)
+    columns = (outcome.loss, outcome.entries, tested.loss_per_client, tested.accuracy_per_client)
+    kept = clients.snapshot(range(5))
+    return {
+        "server": digest(server.shared, *(server.memory[name] for name in sorted(server.memory))),
+        "rows": digest(*map(torch.from_numpy, columns)),
+        **{name: digest(rows) for name, rows in kept.items()},
+    }
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_method_has_the_same_bits_on_a_device(variant: str, world_of) -> None:
+    values = VARIANTS[variant]
+    there = play(choose_engine(world_on(world_of, values, pretend_device.device()), "streamed", threads=1))
+    assert there == play(choose_engine(world_on(world_of, values), "streamed", threads=1))
+
+
+@pytest.mark.parametrize("statistics", ["private", "shared"])
+def test_running_statistics_are_the_same_on_a_device(statistics: str, world_of) -> None:
+    settings = TaskSettings(model="tiny-norm", statistics=statistics, partition=build_partition())
+    worlds = [
+        replace(world_on(world_of, VARIANTS["flpdsp"], device), task=build_task(settings, seed=3))
+        for device in (None, pretend_device.device())
+    ]
+    ends = [play(choose_engine(world, "reference")) for world in worlds]
+    assert ends[0] == ends[1]
+
+
+def build_partition() -> Any:
+    return {"kind": "class", "classes_per_client": 2, "clients": 5}
+
+
+def test_a_round_copies_the_shared_vector_once_and_waits_seldom(world_of) -> None:
+    """A step waits for nothing; a client waits for its head, its memories and its loss, its range and positions."""
+    values = VARIANTS["flpdsp, error feedback"]
+    counted = []
+    for steps in (1, 3):
+        engine = choose_engine(world_on(world_of, values, pretend_device.device(), local_steps=steps), "streamed")
+        progress = start(engine.world)
+        pretend_device.COUNTS.update(dict.fromkeys(pretend_device.COUNTS, 0))
+        engine.run_round(progress.server, progress.clients, engine.world.plan(0))
+        counted.append(dict(pretend_device.COUNTS))
+    clients, shared = 3, len(progress.server.shared)
+    assert counted[1]["waits"] == counted[0]["waits"]  # further steps wait for nothing
+    assert counted[0]["waits"] <= 6 * clients + 1
+    own = sum(rows.shape[1] for name, rows in progress.clients.snapshot(range(1)).items() if "." not in name)
+    assert counted[0]["values to device"] <= shared + clients * (own + 8 * (32 * 32 + 1))
+
+
+def test_the_largest_entries_are_those_of_the_processors_rule() -> None:
+    rng = stream(1, "ties")
+    for _ in range(200):
+        rows = torch.from_numpy(rng.integers(-3, 4, (2, 30)).astype(np.float32))
+        counts = rng.integers(0, 32, 2)
+        ours, theirs = TensorPicks().largest(rows, counts, 29), NumpyPicks().largest(rows, counts, 29)
+        assert torch.equal(ours.mask(), theirs.mask())
+        assert torch.equal(ours.rest(), theirs.rest())
+        assert all(torch.equal(ours.positions(row), theirs.positions(row)) for row in range(2))
+        sums = [torch.zeros(29, dtype=torch.float64) for _ in range(2)]
+        for total, chosen in zip(sums, (ours, theirs), strict=True):
+            chosen.add_to(total, np.array([0.3, 0.7]))
+        assert torch.equal(*sums)
+
+
+def test_the_pretend_device_refuses_a_mixture() -> None:
+    there = torch.ones(2).to(pretend_device.device())
+    with pytest.raises(RuntimeError, match="mixes"):
+        there + torch.ones(2)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(name: str, tmp_path) -> None:
+    settings = Settings.from_values({"rounds": 1, "run": {"device": name}})
+    with pytest.raises(SettingsError, match=f"run.device = '{name}' is not there: .* Set run.device = 'auto' or 'cpu'"):
+        run(settings, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+    assert device_of("auto").type in ("cpu", "mps")
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"run\.device is 'gpu', but"):
+        Settings.from_values({"run": {"device": "gpu"}})
+
+
+def test_bfloat16_learns_nearly_the_same_with_float32_states(world_of) -> None:
+    world = world_on(world_of, VARIANTS["fedper"])
+    engines = [
+        choose_engine(replace(world, precision=precision), "streamed", threads=1)
+        for precision in ("float32", "bfloat16")
+    ]
+    ends = []
+    for engine in engines:
+        progress = start(world)
+        ends.append(engine.run_round(progress.server, progress.clients, world.plan(0)).server.shared)
+        assert progress.clients[0].private.dtype == torch.float32
+    gap = (ends[0] - ends[1]).norm() / (ends[0] - start(world).server.shared).norm()
+    assert 1e-6 < gap < 0.1  # bfloat16 has eight bits of mantissa
+
+
+def test_the_batched_engine_leaves_other_devices_and_precisions_to_the_streamed_one(world_of) -> None:
+    world = world_on(world_of, VARIANTS["fedper"])
+    assert choose_engine(replace(world, precision="bfloat16")).name == "streamed"
+    assert "on pretend" in choose_engine(replace(world, device=pretend_device.device())).reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_method_learns_on_a_gpu_as_on_the_processor(variant: str, world_of) -> None:
+    name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None
+    if name is None:
+        pytest.skip("there is no GPU")
+    worlds = [world_on(world_of, VARIANTS[variant], device) for device in (None, device_of(name))]
+    ends = []
+    for world in worlds:
+        progress, engine = start(world), choose_engine(world, "streamed", threads=1)
+        ends.append(engine.run_round(progress.server, progress.clients, world.plan(0)))
+    expected, found = ends
+    assert (found.server.shared - expected.server.shared).norm() <= 1e-3 * expected.server.shared.norm() + 1e-6
+    assert np.allclose(found.loss, expected.loss, rtol=1e-3)
