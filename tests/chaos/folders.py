@@ -12,10 +12,12 @@ import shutil
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from unittest.mock import patch
 
@@ -176,12 +178,26 @@ def served(runs: Path, *names: str) -> Answer:
     """What `leanfed serve` answers for the list of runs, the page and data of some, and these side by side."""
     try:
         with within(LIMIT_S):
-            found = asyncio.run(statuses(runs, names))
+            found = apart(lambda: asyncio.run(statuses(runs, names)))
     except Late:
         return Answer(None, f"hung: {traceback.format_exc()}")
     except Exception:
         return Answer(None, f"raw: {traceback.format_exc()}")
     return Answer(0 if max(found) < 500 else None, "raw: " + " ".join(map(str, found)))
+
+
+def apart(work: Callable[[], list[int]]) -> list[int]:
+    """The result of some work in a thread: a browser that another test has open keeps a loop running in this one."""
+    result: Future[list[int]] = Future()
+
+    def carry_out() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    Thread(target=carry_out, daemon=True).start()  # one that hangs does not keep the process
+    return result.result()
 
 
 async def statuses(runs: Path, names: Sequence[str]) -> list[int]:

@@ -151,6 +151,7 @@ def test_ctrl_c_stops_with_a_word_and_the_run_goes_on_later(
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     while not (tmp_path / "run/checkpoint/manifest.json").exists():
         time.sleep(0.02)

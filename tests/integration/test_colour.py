@@ -115,11 +115,9 @@ def test_the_paper_sized_plan_fits_the_limits(real_data: Path) -> None:
     assert plan.share.sum() <= 1 + 1e-9
 
 
-def test_what_a_large_run_takes_is_told_from_a_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    from leanfed.runs import trial as module
+def test_what_a_large_run_takes_is_told_from_a_few_clients() -> None:
     from leanfed.runs.estimate import estimate
 
-    monkeypatch.setattr(module, "LARGE_MODEL", 1)
     told = estimate(settings_of("fedper", run={"keep_weights": False}))
     assert told["estimated_seconds"] > 0
     assert told["engine"].startswith("streamed: ")

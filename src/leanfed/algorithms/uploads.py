@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, final
 
 import numpy as np
@@ -47,7 +47,8 @@ class Upload:
 
     def cpu(self) -> Upload:
         """The upload in the processor's memory."""
-        return Upload(self.size, self.values.cpu(), None if self.positions is None else self.positions.cpu())
+        positions = None if self.positions is None else self.positions.cpu()
+        return replace(self, values=self.values.cpu(), positions=positions)
 
 
 class Uploads(Protocol):

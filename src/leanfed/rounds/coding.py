@@ -33,9 +33,9 @@ def _coded(updates: Updates, cohort: Cohort, unsent: torch.Tensor | None) -> Ite
             yield upload
             continue
         rng = stream(cohort.seed, "values", cohort.round, client)
-        meant, places = upload.values.cpu(), None if upload.positions is None else upload.positions.cpu()
-        sent, scale = rounded(meant.numpy(), cohort.values, rng)
+        meant = upload.cpu()
+        sent, scale = rounded(meant.values.numpy(), cohort.values, rng)
         values = torch.from_numpy(sent)
         if unsent is not None:
-            unsent[row, slice(None) if places is None else places] += meant - values
-        yield Upload(upload.size, values, places, scale)
+            unsent[row, slice(None) if meant.positions is None else meant.positions] += meant.values - values
+        yield replace(meant, values=values, scale=scale)

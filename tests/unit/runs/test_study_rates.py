@@ -6,8 +6,6 @@ import json
 import tomllib
 from pathlib import Path
 
-from leanfed.algorithms import ALGORITHMS
-
 ROOT = Path(__file__).resolve().parents[3]
 STUDY, DEVELOPMENT = (
     tomllib.loads((ROOT / "examples" / f"{name}.toml").read_text()) for name in ("methods", "methods-development")
@@ -28,7 +26,3 @@ def test_the_development_tries_the_rows_of_the_study_on_another_seed() -> None:
     assert not set(STUDY["seeds"]) & set(DEVELOPMENT["seeds"])
     tried = {f"{rate:g}" for rate in DEVELOPMENT["grid"]["training.learning_rate"]}
     assert all(set(scores) <= tried for scores in SCORES.values())
-
-
-def test_all_methods_are_there_but_the_one_that_needs_normalisation() -> None:
-    assert {row["algorithm"]["name"] for row in STUDY["methods"].values()} == set(ALGORITHMS) - {"fedbn"}
