@@ -30,7 +30,7 @@ def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         labels, seed, curve = outcome.job.labels, outcome.job.settings.seed, curve_of(outcome)
         for target in MNIST.targets[labels["partition"]]:
             spent = curve.sustained_cost_of(target)
-            bits = None if spent is None else spent["upload_bits"] / 1e6
+            bits = None if spent is None else 1e3 * spent["gigabits"]
             found = {SECONDS: None if spent is None else spent["latency_s"], MEGABITS: bits}
             values += [(with_quantity(labels, name, target=percent(target)), seed, v) for name, v in found.items()]
         ends = {ACCURACY: end_of(curve), WORST: float(np.mean(curve.worst_decile[-LAST:]))}
