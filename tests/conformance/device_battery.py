@@ -62,6 +62,16 @@ def play(engine: Engine, rounds: int = 2) -> dict[str, str]:
     }
 
 
+@pytest.mark.parametrize("state", ["kept", "dropped"])
+def test_an_optimiser_has_the_same_bits_on_a_device(state: str, world_of) -> None:
+    adam = {"optimizer": "adam", "optimizer_state": state, "optimizer_rate": 0.01, "local_steps": 2}
+    there, here = (
+        play(choose_engine(world_on(world_of, VARIANTS["fedper"], device, **adam), "streamed", threads=1))
+        for device in (pretend_device.device(), None)
+    )
+    assert there == here
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_method_has_the_same_bits_on_a_device(variant: str, world_of) -> None:
     values = VARIANTS[variant]

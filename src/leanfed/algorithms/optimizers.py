@@ -86,8 +86,8 @@ def _adam(gradient: Tensor, memory: Mapping[str, Tensor], steps: Sequence[int], 
     mean = memory[FIRST].mul_(constants.beta1).add_(gradient, alpha=1 - constants.beta1)
     squares = memory[SECOND].mul_(constants.beta2).add_(gradient * gradient, alpha=1 - constants.beta2)
     # In double precision by Python: torch's power of a row could depend on its place among the others.
-    first = torch.tensor([[1 - constants.beta1**step] for step in steps])
-    second = torch.tensor([[(1 - constants.beta2**step) ** 0.5] for step in steps])
+    first = torch.tensor([[1 - constants.beta1**step] for step in steps]).to(gradient.device)
+    second = torch.tensor([[(1 - constants.beta2**step) ** 0.5] for step in steps]).to(gradient.device)
     return (mean / first).div_((squares.sqrt() / second).add_(constants.epsilon))
 
 

@@ -20,12 +20,16 @@ class Stepper:
 
     def __init__(self, rule: Optimizer, training: Training, memory: Mapping[str, Tensor]) -> None:
         self.rule, self.training, self.memory = rule, training, memory
+        # Read once: a device would be waited for at every step.
+        self._counts = [int(count) for count in memory[STEPS][:, 0].cpu().tolist()] if rule.counts else []
 
     def direction(self, gradient: Tensor, at: Tensor, mask: Tensor | None = None) -> Tensor:
         """(C, size): what a step of length eta follows, from the gradient at some weights; masked entries stay."""
         training, ratio = self.training, self.training.optimizer_ratio
-        counts = self.memory[STEPS].add_(1)[:, 0].tolist() if self.rule.counts else []
-        direction = self.rule.direction(gradient, self.memory, [int(count) for count in counts], training.constants)
+        if self.rule.counts:
+            self._counts = [count + 1 for count in self._counts]
+            self.memory[STEPS].add_(1)
+        direction = self.rule.direction(gradient, self.memory, self._counts, training.constants)
         if self.rule.decoupled and training.weight_decay:
             direction = direction.add(at, alpha=training.weight_decay)
         if ratio != 1.0:
@@ -50,6 +54,7 @@ class Steppers:
                 made.append(None)
                 continue
             memory = {name: torch.zeros(clients, width) for name, width in _memories(rule, size).items()}
+            memory = {name: rows.to(cohort.private.device) for name, rows in memory.items()}
             if training.optimizer_state == "kept":
                 memory = {name: cohort.memory[prefix + name].clone() for name in memory}
             made.append(Stepper(rule, training, memory))

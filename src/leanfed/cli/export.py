@@ -55,4 +55,4 @@ def export(
     for name, one in (("in PyTorch", made.original), (path.name, made.file)):
         table.add_row(escape(name), f"{one.bytes / 1e3:,.1f}", f"{one.latency_ms:.3f}", f"{one.score:.4f}")
     show_table(table)
-    screen.print(f"model: {escape(str(path))}, described in {escape(path.with_suffix('.json').name)}", soft_wrap=True)
+    screen.print(f"model: {escape(str(path))}, described in {escape(made.description.name)}", soft_wrap=True)

@@ -37,7 +37,7 @@ class EvaluationSettings(Section):
     """Write each client's accuracy into the clients table."""
     tune_steps: int | None = Field(default=None, ge=0, le=10_000)
     """Before a test, steps of every client on a copy of its model, on its own training samples. None: as the method has
-    it (five of FedBABU, one of Per-FedAvg, none of the others). They are not charged: it is the use of a model."""
+    it, which is none unless its paper adapts a model when it is used. They are not charged: they belong to that use."""
     tune_rate: float | None = Field(default=None, gt=0, le=1_000)
     """Learning rate of these steps. None: the method's, else training.learning_rate."""
     renew_statistics: int = Field(default=0, ge=0, le=10_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from leanfed.algorithms.contract import PRIVATE, ClientState, ServerState
 from leanfed.algorithms.learner import one_thread
-from leanfed.errors import InputError, MissingExtraError
+from leanfed.errors import InputError, LeanfedError, MissingExtraError
 from leanfed.files import sha256_of, write_atomically, write_text
 from leanfed.results import RunFolder
 from leanfed.rounds.evaluation import scored, used_weights
@@ -57,6 +58,11 @@ class Exported:
     file: Footprint
     original: Footprint
 
+    @property
+    def description(self) -> Path:
+        """The file beside the model that says how to use it."""
+        return self.path.with_name(f"{self.path.name}.json")
+
 
 def export_model(
     folder: str | Path,
@@ -75,15 +81,12 @@ def export_model(
     sample = world.task.test.batch(world.task.partition.test[client][:1]).inputs
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporters, about their own future
-        write_atomically(path, lambda partial: _write(partial, model, sample, format))
-        if int8:
-            write_atomically(path, lambda partial: _quantise(path, partial, world, client))
-        predict = _opened(path, format)
-        measured = _footprint(world, client, predict, sample, path.stat().st_size)
+        write_atomically(path, lambda partial: _write(partial, model, sample, format, world if int8 else None, client))
+        measured = _footprint(world, client, _opened(path, format), sample, path.stat().st_size)
         held = sum(value.numel() * value.element_size() for value in model.state_dict().values())
         original = _footprint(world, client, torch.no_grad()(model), sample, held)
     exported = Exported(path, client, format, int8, world.task.loss.judged_by, measured, original)
-    write_text(path.with_suffix(".json"), json.dumps(_description(exported, world, sample), indent=2) + "\n")
+    write_text(exported.description, json.dumps(_description(exported, world, sample), indent=2) + "\n")
     return exported
 
 
@@ -94,7 +97,9 @@ def client_model(folder: RunFolder, client: int, data_dir: str | Path | None = N
             f"{folder.path} has no weights.safetensors: the run has not ended, or had run.keep_weights = false. "
             "Finish it with `leanfed resume`, or run it again with run.keep_weights = true."
         )
-    world = build_world(Settings.from_values(folder.read_settings(), str(folder.settings)), data_dir)
+    settings = Settings.from_values(folder.read_settings(), str(folder.settings))
+    here = settings.run.model_copy(update={"device": "cpu"})  # wherever the run was computed
+    world = build_world(settings.model_copy(update={"run": here}), data_dir)
     if not 0 <= client < world.task.clients:
         raise InputError(f"Client {client} is not in {folder.path}, which has clients 0 to {world.task.clients - 1}.")
     server, state = _states(folder.weights, client)
@@ -121,14 +126,35 @@ def _states(path: Path, client: int) -> tuple[ServerState, ClientState]:
         return ServerState(file.get_tensor("server.shared"), server), ClientState(rows.pop(PRIVATE), rows)
 
 
-def _write(path: Path, model: nn.Module, sample: Tensor, format: Format) -> None:
-    """Export with any number of samples at a time."""
+def _write(path: Path, model: nn.Module, sample: Tensor, format: Format, calibrated: World | None, client: int) -> None:
+    """Export for any number of samples at a time; in 8 bits where a world to calibrate with is given."""
+    if format == "onnx":
+        for package in ("onnxscript", "onnxruntime"):
+            _needed(package)
+    try:
+        if calibrated is None:
+            _exported(path, model, sample, format)
+            return
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            whole = Path(folder, "whole.onnx")
+            _exported(whole, model, sample, format)
+            _quantise(whole, path, calibrated, client)
+    except LeanfedError:
+        raise
+    except Exception as error:  # of torch's tracer and of converters, which have no common parent
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"This model cannot be written as {format!r} ({reason}). Its forward pass must not depend on the values of "
+            "its inputs; try the other --format, or leave out --int8."
+        ) from error
+
+
+def _exported(path: Path, model: nn.Module, sample: Tensor, format: Format) -> None:
     example = (torch.cat([sample, sample]),)  # one sample would fix the number at one
     shapes = ({0: torch.export.Dim("batch")},)
     if format == "torch":
         torch.export.save(torch.export.export(model, example, dynamic_shapes=shapes), path)
         return
-    _needed("onnxscript")
     names: dict[str, Any] = {"input_names": ["input"], "output_names": ["output"]}
     program = torch.onnx.export(model, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **names)
     assert program is not None
@@ -149,7 +175,6 @@ def _opened(path: Path, format: Format) -> Predict:
 
 def _quantise(source: Path, target: Path, world: World, client: int) -> None:
     """Weights and activations in 8 bits, with ranges seen on the client's own training samples."""
-    _needed("onnxruntime")
     from onnxruntime import quantization
 
     rows = world.task.partition.train[client][:CALIBRATION]

@@ -1,4 +1,7 @@
-"""Several ranks on this machine: started, watched, and started anew when one of them dies."""
+"""Several ranks on this machine: started, watched, and started anew when one of them dies.
+
+torchrun does the same, but starts a run anew that was refused.
+"""
 
 from __future__ import annotations
 

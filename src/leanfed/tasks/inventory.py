@@ -48,7 +48,7 @@ def _hub_rows(name: str, root: Path | None, verify: bool) -> list[dict[str, Any]
 def _rows_in(files: Iterable[Path]) -> int:
     import polars as pl
 
-    return sum(pl.scan_parquet(file).select(pl.len()).collect().item() for file in files)
+    return sum(pl.scan_parquet(file, glob=False).select(pl.len()).collect().item() for file in files)
 
 
 def fetch_dataset(name: str, root: Path | None, progress: Progress) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import torch
 
 import leanfed
-from leanfed.errors import InputError
+from leanfed.errors import InputError, MissingExtraError
 from leanfed.results import RunFolder
 from leanfed.runs.export import client_model, export_model
+from leanfed.tasks.models import MODELS, ModelSpec
 
 BASE = {"rounds": 2, "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": 5}}}
 
@@ -54,7 +56,7 @@ def test_onnx_answers_as_pytorch_does_without_leanfed(folder: Path, tmp_path: Pa
     (answers,) = session.run(None, {"input": inputs.numpy()})
     np.testing.assert_allclose(answers, model(inputs).detach().numpy(), rtol=1e-4, atol=1e-5)
     assert made.file.score == made.original.score
-    told = json.loads((tmp_path / "three.json").read_text())
+    told = json.loads((tmp_path / "three.onnx.json").read_text())
     assert told["input"]["shape"] == ["batch", 1, 32, 32]
     assert "pixel / 255" in told["input"]["scaled"]
     assert told["file"]["bytes"] == made.path.stat().st_size
@@ -85,3 +87,44 @@ def test_a_client_of_the_run_and_a_run_with_weights(folder: Path, tmp_path: Path
     with pytest.raises(InputError, match=r"run\.keep_weights = true"):
         export_model(tmp_path / "lean", 0, "onnx", tmp_path / "x.onnx")
     assert not (tmp_path / "x.onnx").exists()
+
+
+def test_formats_of_one_name_are_described_apart(folder: Path, tmp_path: Path) -> None:
+    export_model(folder, 0, "onnx", tmp_path / "zero.onnx")
+    export_model(folder, 0, "torch", tmp_path / "zero.pt2")
+    told = {path.name: json.loads(path.read_text())["format"] for path in tmp_path.glob("*.json")}
+    assert told == {"zero.onnx.json": "onnx", "zero.pt2.json": "torch"}
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_a_package_that_is_missing_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingExtraError, match=r"needs the package onnxscript.*leanfed\[export\]"):
+        export_model(folder, 0, "onnx", tmp_path / "zero.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+class Fickle(torch.nn.Module):
+    """Looks at its inputs to decide what to do."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.body, self.end = torch.nn.Linear(1024, 8), torch.nn.Linear(8, classes)
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        hidden = self.body(pictures.flatten(1))
+        return self.end(hidden if hidden.sum() > 0 else -hidden)
+
+
+def test_a_model_that_cannot_be_exported_says_why(tmp_path: Path) -> None:
+    spec = ModelSpec(Fickle, input_shape=(1, 32, 32), default_split="body")
+    MODELS.add("fickle", spec)
+    try:
+        task = {**BASE["task"], "model": "fickle"}
+        leanfed.run(leanfed.Settings.from_values({**BASE, "task": task, "rounds": 1}), tmp_path / "run")
+        for format in ("onnx", "torch"):
+            with pytest.raises(InputError, match=rf"cannot be written as '{format}' \(.*must not depend on the values"):
+                export_model(tmp_path / "run", 0, format, tmp_path / "x")
+    finally:
+        MODELS.remove("fickle")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
