@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
 import time
@@ -153,7 +154,9 @@ def _exported(path: Path, model: nn.Module, sample: Tensor, format: Format) -> N
     example = (torch.cat([sample, sample]),)  # one sample would fix the number at one
     shapes = ({0: torch.export.Dim("batch")},)
     if format == "torch":
-        torch.export.save(torch.export.export(model, example, dynamic_shapes=shapes), path)
+        packed = io.BytesIO()  # torch warns of a file whose name does not end as it would have it
+        torch.export.save(torch.export.export(model, example, dynamic_shapes=shapes), packed)
+        path.write_bytes(packed.getvalue())
         return
     names: dict[str, Any] = {"input_names": ["input"], "output_names": ["output"]}
     program = torch.onnx.export(model, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **names)
