@@ -53,10 +53,11 @@ class Steppers:
             if rule is None:
                 made.append(None)
                 continue
-            memory = {name: torch.zeros(clients, width) for name, width in _memories(rule, size).items()}
-            memory = {name: rows.to(cohort.private.device) for name, rows in memory.items()}
+            widths, device = _memories(rule, size), cohort.private.device
             if training.optimizer_state == "kept":
-                memory = {name: cohort.memory[prefix + name].clone() for name in memory}
+                memory = {name: cohort.memory[prefix + name].clone() for name in widths}
+            else:
+                memory = {name: torch.zeros(clients, width, device=device) for name, width in widths.items()}
             made.append(Stepper(rule, training, memory))
         return cls(*made)
 
