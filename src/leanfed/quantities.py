@@ -118,6 +118,10 @@ COLUMNS: Final = (
     Quantity("accuracy", R + C + E, float, "1", "accuracy", "none", "last", in_summary=True, score=ACCURACY),
     Quantity("loss", R + C + E, float, "1", "loss", "none", "last", in_summary=True, score=LOSS),
     Quantity("worst_decile", R, float, "1", "worst decile", "none", "last", in_summary=True, score=WORST),
+    *(Quantity(name, R, float, "1", f"squared norm in the largest {part} of entries", since="0.2.0") for name, part in (
+        ("kept_0003", "0.3 %"), ("kept_001", "1 %"), ("kept_003", "3 %"), ("kept_01", "10 %"), ("kept_03", "30 %"))),
+    Quantity("head_contraction", R, float, "1", "factor of a head's gradient in one step", since="0.2.0"),
+    Quantity("head_steps", R, int, "1", "head steps on a batch, where they are planned", since="0.2.0"),
     Quantity("majority_guess", R, float, "1", "majority guess", "none", "last", in_summary=True),
     Quantity("mae", R + C + E, float, "1", "mean absolute error", "none", "last", in_summary=True, score=MAE),
     Quantity("rmse", R, float, "1", "root mean square error", "none", "last", in_summary=True, score=RMSE),

@@ -55,6 +55,7 @@ class RoundPlan:
     k: Floats  # (participants,) keep rate of the base gradient
     r: Floats  # (participants,) keep rate of the head
     share: Floats | None = None  # (participants,) share of the bandwidth; None: even shares
+    head_steps: int | None = None  # of each participant on a batch; None: the method's own number
 
 
 def kept_counts(rate: npt.ArrayLike, size: npt.ArrayLike) -> Ints:

@@ -35,12 +35,14 @@ def joint(settings_file: Path, *more: str, **allocation: Any) -> Settings:
         {"form": "safe", "first_k": 0.3, "energy_total_j": 0.5},
         {"form": "safe", "theta": "estimated"},
         {"form": "fast", "within_rounds": 3, "energy_total_j": 0.5},
+        {"form": "tuned", "within_rounds": 3, "energy_total_j": 0.5},
     ],
     ids=str,
 )
 def test_a_resumed_run_equals_an_unbroken_one(allocation: dict[str, Any], settings_file: Path, tmp_path: Path) -> None:
     measured = ["training.momentum=0.0", "theory={every=2, probes=2, samples=32}"] if "theta" in allocation else []
-    by = ["radio.computation=operations"] if allocation["form"] == "fast" else []  # by weights nobody has the joules
+    paced = allocation["form"] in ("fast", "tuned")
+    by = ["radio.computation=operations"] if paced else []  # by weights nobody has the joules
     settings = joint(settings_file, *measured, *by, **allocation)
     whole = package.run(settings, tmp_path / "whole")
     for stop, call in ((2, package.run), (5, package.resume)):
@@ -64,6 +66,18 @@ def test_the_folder_tells_why_each_round_was_planned_so(settings_file: Path, tmp
         assert slowest.filter(pl.col("round") == row["round"])["s"].max() == pytest.approx(row["latency_s"])
         assert {"deadline_s", "k", "participants", "worth_per_s"} <= event["alternatives"][0].keys()
     assert done.clients.group_by("round").agg(pl.col("share").sum())["share"].max() <= 1 + 1e-9
+
+
+def test_the_tuned_form_plans_by_what_clients_measured(settings_file: Path, tmp_path: Path) -> None:
+    done = package.run(joint(settings_file, "rounds=4", form="tuned"), tmp_path / "run")
+    plans = [event for event in RunFolder(tmp_path / "run").read_events() if event["event"] == "plan"]
+    assert [event["head_steps"] for event in plans] == done.rounds["head_steps"].to_list()
+    assert all("one more head step is worth" in event["words"] for event in plans)
+    shares = done.rounds.select("kept_0003", "kept_001", "kept_003", "kept_01", "kept_03").to_numpy()
+    assert ((shares > 0) & (shares <= 1)).all()
+    assert (shares[:, 1:] >= shares[:, :-1]).all()
+    measured = done.rounds["head_contraction"].drop_nulls()
+    assert len(measured) and measured.is_between(0, 1).all()
 
 
 def test_a_round_that_nobody_can_make_passes_and_the_run_goes_on(settings_file: Path, tmp_path: Path) -> None:

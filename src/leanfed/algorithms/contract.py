@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Protocol
 
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from leanfed.algorithms.uploads import Uploads
 
 PRIVATE = "private"  # name in a client's state
+# What clients say of their progress beside an upload, 48 bytes: shares of the squared norm of the vector that entries
+# are chosen from, at the rates of `compression.kept_shares`, and by what factor a step shortens the head's gradient.
+SIGNALS: Final = ("kept_0003", "kept_001", "kept_003", "kept_01", "kept_03", "head_contraction")
 
 
 class ServerStep(Section):
@@ -35,6 +38,9 @@ class ServerStep(Section):
     """The largest norm of a mean gradient; longer ones are cut to it. None: not cut."""
     average: float = Field(default=0.0, ge=0, lt=1)
     """Weight of the past in the average that the server follows; 0: the gradient of this round alone."""
+    even: bool = False
+    """Bring every mean gradient to the running mean of their norms, n = 0.9 n + 0.1 |g|, before it is averaged: no
+    step is much longer than those before it, and no norm has to be known."""
     scale: float = Field(default=1.0, gt=0, le=1_000)
     """Length of the step in units of the learning rate."""
 
@@ -159,6 +165,8 @@ class Cohort:
     batches: Iterable[Batch]  # one per step, read once: inputs (C, B, ...), labels (C, B)
     steps: int  # number of batches
     values: str = "float32"  # what uploaded values travel as; engines round them (`rounds.coding`)
+    head_steps: int | None = None  # of the plan; None: the method's own number
+    report: bool = False  # whether clients say what a planner measures progress by (`Updates.signals`)
 
     @property
     def rate(self) -> float:
@@ -206,6 +214,7 @@ class Updates:
     loss: Floats  # (C,) mean over the round's steps, at the weights that were trained
     samples: Ints  # (C,) samples processed
     statistics: Tensor | None = None  # (C, size) running statistics to send; set by `rounds.exchange`
+    signals: Floats | None = None  # (C, SIGNALS) where the cohort is asked for them
 
     @property
     def kept(self) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, final
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -13,8 +14,9 @@ from typing_extensions import override
 from leanfed.algorithms.base import ALGORITHMS, KeepRates, per_client
 from leanfed.algorithms.contract import Cohort, Learner, Training, Updates, Weights
 from leanfed.algorithms.decoupled import WithHead
-from leanfed.algorithms.local import Masking, local_steps
+from leanfed.algorithms.local import LocalRun, Masking, local_steps
 from leanfed.algorithms.uploads import sparsified
+from leanfed.compression.kept_shares import kept_shares
 from leanfed.compression.prune import Pruning
 from leanfed.compression.selection import drawn
 from leanfed.records import Floats, Ints, kept_counts
@@ -67,12 +69,14 @@ class Flpdsp(WithHead):
             discard=self.prune.head_memory == "discard",
             gradient=self.prune.masked_gradient,
         )
-        run = local_steps(shared, cohort, learner, masking, self.head_steps)  # Eq. (3), gradients, head step Eq. (4)
+        steps = cohort.head_steps or self.head_steps
+        run = local_steps(shared, cohort, learner, masking, steps)  # Eq. (3), gradients, head step Eq. (4)
         memory = run.memory
         if self.prune.score == "importance":
             memory[HEAD_GRADIENT] = run.gradient[:, len(shared) :].clone()
         uploads, unsent = sparsified(run.gradient, len(shared), cohort, learner.picks, self.sparsify)  # Eq. (5)
-        return Updates(uploads, run.private, {**memory, **unsent}, run.loss, run.samples)
+        signals = _signals(run, len(shared)) if cohort.report else None
+        return Updates(uploads, run.private, {**memory, **unsent}, run.loss, run.samples, signals=signals)
 
     @override
     def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:
@@ -98,3 +102,9 @@ class Flpdsp(WithHead):
             places = torch.from_numpy(drawn(mask.shape[1], count, stream(cohort.seed, "prune", *labels)))
             mask[row, places.to(mask.device)] = 1
         return mask
+
+
+def _signals(run: LocalRun, size: int) -> Floats:
+    """(C, SIGNALS) of the vectors that uploads are chosen from; a contraction of NaN where heads took one step."""
+    one = np.full(len(run.loss), np.nan) if run.contraction is None else run.contraction
+    return np.column_stack([kept_shares(run.gradient, size), one])

@@ -51,6 +51,7 @@ class LocalRun:
     memory: dict[str, Tensor]  # name -> (C, size): the optimiser's memories that are kept
     loss: Floats  # (C,)
     samples: Ints  # (C,)
+    contraction: Floats | None = None  # (C,) of `head_contraction`, where the cohort reports and heads take two steps
 
 
 Change = Callable[[Weights, Tensor], None]
@@ -78,6 +79,7 @@ def local_steps(
     weights = Weights(shared.unsqueeze(0), cohort.private)
     steppers = Steppers.of(cohort, cut, cohort.private.shape[1])
     losses, samples, total = [], 0, shared
+    norms: tuple[Tensor, Tensor] | None = None  # of the heads' gradients at the first and the last of their steps
     for step, batch in enumerate(cohort.batches):
         weights = masking.kept(weights)
         loss, gradient = _gradient(learner, weights, masking, batch, steppers, cohort.training, change)
@@ -88,14 +90,28 @@ def local_steps(
         stays = last or not train_shared
         after = weights.shared if stays else weights.shared.sub(gradient[:, :cut], alpha=rate)
         private = _step(weights, gradient[:, cut:], steppers.private, masking, rate)
+        first = gradient[:, cut:].norm(dim=1) if cohort.report and last and head_steps > 1 else None
         for _ in range(head_steps - 1):
             weights = masking.kept(Weights(weights.shared, private))
             slope = _head_gradient(learner, weights, masking, batch, steppers, cohort.training)
             total[:, cut:].add_(slope)
             private = _step(weights, slope, steppers.private, masking, rate)
+        norms = None if first is None else (first, slope.norm(dim=1))
         weights = Weights(after, private)
     counts = np.full(len(cohort.clients), samples, dtype=np.int64)
-    return LocalRun(total, weights.private, steppers.memory, mean_loss(losses, cohort), counts)
+    contraction = None if norms is None else head_contraction(*norms, head_steps)
+    return LocalRun(total, weights.private, steppers.memory, mean_loss(losses, cohort), counts, contraction)
+
+
+def head_contraction(first: Tensor, last: Tensor, head_steps: int) -> Floats:
+    """(C,) the factor by which a step of the head shortens its gradient: the mean over the steps, at most 1.
+
+    >>> head_contraction(torch.tensor([8.0]), torch.tensor([1.0]), 4).tolist()
+    [0.5]
+    """
+    before, after = (norms.cpu().numpy().astype(np.float64) for norms in (first, last))
+    ratio = np.divide(after, before, out=np.ones(len(before)), where=before > 0.0)
+    return np.asarray(np.minimum(ratio, 1.0) ** (1.0 / (head_steps - 1)))
 
 
 def alternating_steps(shared: Tensor, cohort: Cohort, learner: Learner, head_steps: int) -> LocalRun:

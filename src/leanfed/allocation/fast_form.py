@@ -37,6 +37,7 @@ class Upload:
     bits: Floats  # (N,)
     worth: Floats  # (N,)
     able: Mask | bool = True  # (N,)
+    by_head: bool = False  # whether it is worth less from a client that has to prune its head, in proportion to r
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +143,12 @@ def plan_fast(
     )
 
 
+def weigh(problem: Problem, upload: Upload, due: Mask | None) -> tuple[float, float]:
+    """(those due that take part, worth per second) of the best deadline with an upload; to be compared."""
+    trial = _try(problem, upload, np.zeros(problem.clients, dtype=bool) if due is None else due)
+    return (-1.0, 0.0) if trial is None else (float(trial.due[trial.best]), float(trial.worth_per_s[trial.best]))
+
+
 def solve_fast(problem: Problem, *, payload: str = "exact") -> Solution:
     """`plan_fast` as an allocator: with no client due, and the plan alone."""
     return plan_fast(problem, payload=payload).solution
@@ -175,8 +182,9 @@ def _try(problem: Problem, upload: Upload, due: Mask) -> _Trial | None:
     deadline_s = _deadlines(problem.only(reachable), bits[reachable], r[reachable], alone_s[reachable])
     share = np.where(reachable, _needed(problem, bits, deadline_s[:, np.newaxis], r), np.inf)
     admitted = _admit(share, problem.weights, due & reachable)
-    worth_per_s = admitted @ (problem.weights * upload.worth) / deadline_s
-    return _Trial(upload.k, r, bits, upload.worth, deadline_s, admitted, worth_per_s, (admitted & due).sum(axis=1))
+    worth = upload.worth * r if upload.by_head else upload.worth
+    worth_per_s = admitted @ (problem.weights * worth) / deadline_s
+    return _Trial(upload.k, r, bits, worth, deadline_s, admitted, worth_per_s, (admitted & due).sum(axis=1))
 
 
 def whole_heads(problem: Problem, bits: Floats) -> Floats:

@@ -21,6 +21,7 @@ from leanfed.registry import Registry
 from leanfed.rounds.exchange import STATISTICS, Answers
 
 AVERAGE = "average"  # the server's memory of past mean gradients
+NORM, PAST_NORMS = "norm", 0.9  # its memory of their norms, and the weight of the past in it
 
 
 class Aggregation(Section):
@@ -105,11 +106,15 @@ def update_server(
 def stepped(
     algorithm: Algorithm, server: ServerState, mean: Tensor, training: Training, number: int, taken: float = 1.0
 ) -> ServerState:
-    """The method's step along the combined uploads, cut, averaged and scaled as `training.server` says."""
+    """The method's step along the combined uploads, cut, evened, averaged and scaled as `training.server` says."""
     how, memory = training.server, dict(server.memory)
-    if how.cap is not None:
-        norm = math.sqrt(np.square(mean.numpy(), dtype=np.float64).sum())  # in one thread, so in one order
-        mean = mean * min(1.0, how.cap / norm) if norm > 0 else mean
+    norm = math.sqrt(np.square(mean.numpy(), dtype=np.float64).sum())  # in one thread, so in one order
+    if how.cap is not None and norm > how.cap:
+        mean, norm = mean * (how.cap / norm), how.cap
+    if how.even and norm > 0:
+        usual = float(memory[NORM]) if NORM in memory else norm
+        memory[NORM] = torch.tensor([PAST_NORMS * usual + (1 - PAST_NORMS) * norm], dtype=torch.float32)
+        mean = mean * (usual / norm)
     if how.average:
         past = memory.get(AVERAGE, torch.zeros_like(mean))
         memory[AVERAGE] = mean = past * how.average + mean * (1 - how.average)

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from leanfed.algorithms.base import Algorithm
 from leanfed.compression.values import VALUE_TYPES
 from leanfed.errors import SettingsError
 from leanfed.quantities import SCHEMA, in_order
@@ -176,7 +177,9 @@ class Accountant:
         exact, paper = upload_bits(self.world, radio, outcome.entries)
         workload = Workload(
             upload_bits=exact if self.settings.payload == "exact" else paper,
-            computed_share=computed_share(self.world, self.settings, plan.r, self.world.batches(plan.participants)),
+            computed_share=computed_share(
+                self.world, self.settings, plan.r, self.world.batches(plan.participants), plan.head_steps
+            ),
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
             download_bits=radio.float_bits * float(self.world.vector_size + self.world.statistics_size)
@@ -212,13 +215,13 @@ def step_work(world: World, radio: RadioSettings) -> StepWork:
     return StepWork(1.0 - operations, operations, operations)
 
 
-def planned_work(world: World, radio: RadioSettings) -> tuple[float, float]:
+def planned_work(world: World, radio: RadioSettings, head_steps: int | None = None) -> tuple[float, float]:
     """(cycles, head_work) of a Problem, which knows sizes in weights: C in units of its own, and a head's in d_P/d.
 
     The base then takes C times its share, and a whole head with its further steps C times theirs. Problems are made for
     methods with one pass of the whole model.
     """
-    split, more = world.split, world.algorithm.work(1.0).head_passes
+    split, more = world.split, _stepping(world.algorithm, head_steps).work(1.0).head_passes
     if radio.computation == "weights" or not split.private_size:
         return 1.0, 1.0 + more
     work = step_work(world, radio)
@@ -226,12 +229,14 @@ def planned_work(world: World, radio: RadioSettings) -> tuple[float, float]:
     return cycles, (work.head + more * work.further) / (split.private_size / split.size) / cycles
 
 
-def computed_share(world: World, radio: RadioSettings, r: Floats, batches: Floats | float = 1.0) -> Floats:
+def computed_share(
+    world: World, radio: RadioSettings, r: Floats, batches: Floats | float = 1.0, head_steps: int | None = None
+) -> Floats:
     """What clients compute on a sample over a whole model's step, at keep rates r in a round of so many batches.
 
     It is the method's passes of the whole model, less what pruning saves, and its further passes of the head.
     """
-    split, work, whole = world.split, step_work(world, radio), world.algorithm.work(batches)
+    split, work, whole = world.split, step_work(world, radio), _stepping(world.algorithm, head_steps).work(batches)
     pruned = world.algorithm.prunable(split)
     if radio.computation == "weights" or pruned == split.size:  # all of a model has the same share in either
         kept = cost.computed_share(split.size - pruned, pruned, r)
@@ -240,6 +245,11 @@ def computed_share(world: World, radio: RadioSettings, r: Floats, batches: Float
         of_pruned = world.pruned_operations if by_layer else work.head if pruned else 0.0
         kept = np.asarray(1.0 - (1.0 - r) * of_pruned)
     return np.asarray(kept * whole.passes + r * whole.head_passes * work.further)
+
+
+def _stepping(algorithm: Algorithm, head_steps: int | None) -> Algorithm:
+    """The method with as many head steps as a plan says; None: its own number."""
+    return algorithm if head_steps is None else algorithm.model_copy(update={"head_steps": head_steps})
 
 
 def upload_bits(world: World, radio: RadioSettings, entries: Ints) -> tuple[Floats, Floats]:

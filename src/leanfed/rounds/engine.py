@@ -37,6 +37,7 @@ class RoundOutcome:
     entries: Ints  # values uploaded
     coded_bits: Floats | None = None  # bits of the coded uploads; None without the codec
     weights: Floats | None = None  # of the uploads in the update; None: gamma over its sum, or not a weighted sum
+    signals: Floats | None = None  # (participants, SIGNALS) where clients report them
 
 
 CLIP = "clip"  # the server's memory of an adaptive clip
@@ -93,7 +94,8 @@ class Engine(ABC):
         else:
             mean, weights = combined(world.aggregation, len(server.shared), answers)
             after = update_server(world.algorithm, server, mean, answers, world.training, plan.round)
-        return RoundOutcome(after, answers.loss, answers.samples, answers.entries, answers.coded_bits, weights)
+        columns = (answers.loss, answers.samples, answers.entries, answers.coded_bits)
+        return RoundOutcome(after, *columns, weights, answers.signals)
 
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """Test every client's model on its own test set."""

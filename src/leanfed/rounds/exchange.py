@@ -128,6 +128,7 @@ class Answers:
     uploads: tuple[Upload, ...]  # every upload; empty unless `single`
     statistics: Tensor | None  # float64 sum of gamma x shared running statistics
     reach: Floats | None = None  # (participants,) of `compression.exact.reach`; None with `single`
+    signals: Floats | None = None  # (participants, SIGNALS) where clients report them
 
 
 class Partial(NamedTuple):
@@ -171,11 +172,13 @@ class Collector:
         self._uploads: list[Upload] = []
         self._statistics: Tensor | None = None
         self._reach: list[Floats] = []
+        self._signals: list[Floats] = []
 
     def receive(self, gamma: Floats, updates: Updates, partial: Partial | None = None) -> None:
         """Add some clients' answers; `partial` is the weighted sum of their uploads, if it is known already."""
         self._gamma.append(gamma)
         self._columns.append((updates.loss, updates.samples, updates.uploads.entries))
+        self._signals += [] if updates.signals is None else [updates.signals]
         uploads = updates.uploads
         if self.wire is not None:
             uploads = Listed([self._through_wire(upload, self.wire) for upload in uploads])
@@ -199,7 +202,9 @@ class Collector:
         bits = None if self.wire is None else np.array(self._bits, dtype=float)
         reach = np.concatenate(self._reach) if self._reach else None
         total = None if self._total is None else self._total.cpu()
-        return Answers(gamma, loss, samples, entries, bits, total, tuple(self._uploads), self._statistics, reach)
+        signals = np.concatenate(self._signals) if self._signals else None
+        uploads = tuple(self._uploads)
+        return Answers(gamma, loss, samples, entries, bits, total, uploads, self._statistics, reach, signals)
 
     def _receive_statistics(self, gamma: Floats, rows: Tensor) -> None:
         if self._statistics is None:

@@ -9,11 +9,13 @@ from pydantic import AfterValidator, Field, model_validator
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.allocation.base import ALLOCATORS
-from leanfed.allocation.forms import FORMS, Form
+from leanfed.allocation.forms import FORMS
 from leanfed.errors import nearest
 from leanfed.records import Section, kept_count
 
 Rate = Annotated[float, Field(ge=0, le=1)]
+PACED: Final = ("fast", "tuned")  # the forms that choose their deadline and who takes part
+TUNED: Final = {"k_min": 0.0, "k_max": 1.0, "r_min": 0.5, "within_rounds": 10, "settle": 0.0}
 
 HEAD_STEPS: Final = {"lenet5": 5}  # of the fast form, by model (of 5, 10 and 20 on held-back samples); others take one
 
@@ -39,9 +41,12 @@ class AllocationSettings(Section):
     fast form's choice of deadline and participants, under the same limits, for the method's own payload and work."""
     fastest: float = Field(default=0.6, gt=0, le=1)
     """With wait = "fastest": the share of the clients asked, at least one."""
-    form: Form = "fast"
+    form: Literal["plain", "safe", "fast", "tuned"] = "fast"
     """With rule = "joint". plain: exactly as in the paper; safe: the paper's objective, but pruned head weights are
-    kept and error feedback is on; fast: the most progress per second, with a deadline that it chooses itself."""
+    kept and error feedback is on; fast: the most progress per second, with a deadline that it chooses itself; tuned:
+    as fast, but what k and the steps of heads are worth is measured on the run, and their number is planned, too."""
+    head_steps_max: int = Field(default=32, ge=0, le=32)
+    """With form = "tuned": the most steps of a head on a batch; 0: algorithm.head_steps in every round."""
     solver: Annotated[str, AfterValidator(_registered)] = "certified"
     """The allocator of the plain and the safe form, by name: the price solver with its certificate (certified),
     Algorithm 2 (dca), or another, your own included. The fast form is an allocator itself."""
@@ -85,8 +90,9 @@ class AllocationSettings(Section):
         if not isinstance(values, dict):
             return values
         form = str(values.get("form", "fast"))
-        priced = form == "fast" or "theta1" in values or "theta2" in values
-        return {**FORMS.get(form, {}), "theta": "given" if priced else "estimated", **values}
+        priced = form in PACED or "theta1" in values or "theta2" in values
+        bounds = TUNED if form == "tuned" else FORMS.get(form, {})
+        return {**bounds, "theta": "given" if priced else "estimated", **values}
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> AllocationSettings:
@@ -95,15 +101,22 @@ class AllocationSettings(Section):
         if self.first_r is not None and self.first_k is None:
             raise ValueError("first_r is given without first_k; give both, or first_k alone")
         for name in ("within_rounds", "settle"):
-            if getattr(self, name) and self.form != "fast":
+            if getattr(self, name) and self.form not in PACED:
                 raise ValueError(f"{name} is a floor of the form 'fast'; leave it out with form = {self.form!r}")
-        if self.theta == "estimated" and self.form == "fast":
-            raise ValueError("theta = 'estimated' is for the forms 'plain' and 'safe'; 'fast' plans without theta")
-        if self.rule == "joint" and self.form == "fast" and self.solver not in ("certified", "fast"):
+        if self.theta == "estimated" and self.form in PACED:
+            raise ValueError(
+                f"theta = 'estimated' is for the forms 'plain' and 'safe'; {self.form!r} plans without theta"
+            )
+        if self.rule == "joint" and self.form in PACED and self.solver not in ("certified", "fast"):
             raise ValueError(f"solver = {self.solver!r} plans the forms 'plain' and 'safe'; set form to one of them")
-        if self.energy_total_j is not None and self.solver != "certified" and self.form != "fast":
+        if self.energy_total_j is not None and self.solver != "certified" and self.form not in PACED:
             raise ValueError(f"energy_total_j needs solver = 'certified': {self.solver!r} knows no price of energy")
         return self
+
+    @property
+    def measures(self) -> bool:
+        """Whether plans depend on what clients report."""
+        return self.rule == "joint" and self.form == "tuned"
 
     def settling(self, number: int, rounds: int) -> bool:
         """Whether a round belongs to the last part of a run."""

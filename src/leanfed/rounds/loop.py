@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from leanfed.algorithms.contract import ServerState
+from leanfed.algorithms.contract import SIGNALS, ServerState
 from leanfed.quantities import type_of
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.budget import Budget
@@ -136,10 +136,22 @@ def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eval
         "worst_decile": tested.worst_decile if tested else None,
         "f1": tested.f1 if tested else None,
         "majority_guess": guess if task.loss.judged_by == "accuracy" else None,
+        **measured_signals(outcome.signals, gamma),
+        **({} if plan.head_steps is None else {"head_steps": plan.head_steps}),
         **dict.fromkeys(further_scores(task)),
         **({} if task.loss.judged_by == "accuracy" else {"constant_guess": guess}),
         **(tested.further if tested else {}),
     }
+
+
+def measured_signals(signals: Floats | None, gamma: Floats) -> dict[str, float | None]:
+    """Columns of what participants reported: means by weight, None where nobody could say; none without reports."""
+    if signals is None:
+        return {}
+    known = np.isfinite(signals)
+    weights = gamma[:, np.newaxis] * known
+    sums, total = (weights * np.where(known, signals, 0.0)).sum(0), weights.sum(0)
+    return {name: float(sums[i] / total[i]) if total[i] > 0.0 else None for i, name in enumerate(SIGNALS)}
 
 
 def further_scores(task: Task) -> tuple[str, ...]:

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from leanfed.algorithms.contract import SIGNALS
 from leanfed.allocation.energy import EnergyState, energy_spent, pacing_cap, plan_round
 from leanfed.allocation.fast_form import Upload, plan_fast
 from leanfed.allocation.plan import plan as plan_once
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.rules import fastest_rates, fastest_split
 from leanfed.allocation.solution import Solution, Status
+from leanfed.allocation.tuned_form import PAST, STEPS, Choice, TunedPlan, Worths, plan_tuned
 from leanfed.errors import InfeasibleError
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.costs import Accountant, computed_share, of_participants, planned_work, upload_bits
@@ -75,12 +77,15 @@ class Planner:
             "next": past.next,
             "absent": past.absent.tolist(),
             "energy": None if past.energy is None else past.energy.to_json(),
+            **({"measured": self._measured[-PAST:]} if self.settings.measures else {}),
         }
 
     def remember(self, memory: Mapping[str, Any]) -> None:
         """Restore a state returned by `memory`."""
         energy = None if memory["energy"] is None else EnergyState.from_json(memory["energy"])
         self._past = _Past(memory["next"], np.array(memory["absent"], dtype=np.int64), energy)
+        if self.settings.measures:
+            self._measured = list(memory["measured"])
 
     def plan(self, number: int, reachable: Collection[int] | None = None) -> Planned:
         """The plan of one round; of a fleet for the clients that can be reached."""
@@ -94,9 +99,11 @@ class Planner:
         return self._step(number)
 
     def observe(self, row: Mapping[str, Any]) -> None:
-        """Record a finished round's row: later rounds compute their theta from the constants measured in it."""
+        """Record a finished round's row: later rounds are planned by what was measured in it."""
         if self.settings.theta == "estimated" and row.get("theory_loss") is not None:
             self._measured.append({name: row[name] for name in ("round", *CONSTANTS)})
+        if self.settings.measures and row.get(SIGNALS[0]) is not None:
+            self._measured.append({name: row[name] for name in ("round", "k_mean", "head_steps", *SIGNALS)})
 
     @property
     def _looks_back(self) -> bool:
@@ -184,7 +191,7 @@ class Planner:
         due = overdue(self._past.absent[members], floor) if floor else None
         energy = self._past.energy
         budget = None if energy is None else energy.of(members)
-        solution, reasons, budget = self._solve(self._problem(number, cohort), number, due, budget)
+        solution, reasons, budget = self._solve(cohort, number, due, budget)
         out = {entry.client for entry in solution.excluded}
         taking = [place for place in range(len(cohort)) if place not in out]
         if solution.status is Status.INFEASIBLE:
@@ -196,14 +203,15 @@ class Planner:
         reasons["due"] = [cohort[place] for place in reasons.get("due", ())]
         reasons["excluded"] = [{**entry.to_json(), "client": cohort[entry.client]} for entry in solution.excluded]
         participants = tuple(cohort[place] for place in taking)
-        plan = RoundPlan(number, participants, solution.k[taking], solution.r[taking], solution.l[taking])
+        steps = reasons.get("head_steps")
+        plan = RoundPlan(number, participants, solution.k[taking], solution.r[taking], solution.l[taking], steps)
         return plan, reasons, None if energy is None or budget is None else energy.with_part(members, budget)
 
     def _solve(
-        self, problem: Problem, number: int, due: Any, budget: EnergyState | None
+        self, cohort: tuple[int, ...], number: int, due: Any, budget: EnergyState | None
     ) -> tuple[Solution, dict[str, Any], EnergyState | None]:
         """The form's solution, the reasons for it, and the energy left after it."""
-        payload = self.accountant.settings.payload
+        payload, problem = self.accountant.settings.payload, self._problem(number, cohort)
         capped = problem if budget is None else pacing_cap(problem, budget)
         if number == 0 and self.settings.first_k is not None:
             first_r = 1.0 if self.settings.first_r is None else self.settings.first_r
@@ -212,6 +220,10 @@ class Planner:
         if self.settings.form == "fast":
             fast = plan_fast(capped, due=due, payload=payload)
             return fast.solution, fast.reasons(), budget and budget.after(problem, energy_spent(capped, fast.solution))
+        if self.settings.form == "tuned":
+            tuned, problem = self._tuned(cohort, number, due, budget)
+            spent = budget and budget.after(problem, energy_spent(problem, tuned.fast.solution))
+            return tuned.fast.solution, tuned.reasons(), spent
         problem, theta = self._with_theta(problem, number)
         if budget is not None:
             solution, budget = plan_round(problem, budget, payload=payload)
@@ -225,6 +237,24 @@ class Planner:
             "price": solution.price,
         }
         return solution, reasons | theta, budget
+
+    def _tuned(
+        self, cohort: tuple[int, ...], number: int, due: Any, budget: EnergyState | None
+    ) -> tuple[TunedPlan, Problem]:
+        """The tuned form's plan by what earlier rounds measured, and the problem that it solves."""
+
+        def at(steps: int) -> Problem:
+            problem = self._problem(number, cohort, head_steps=steps)
+            return problem if budget is None else pacing_cap(problem, budget)
+
+        seen = [row for row in self._measured if row["round"] < number]
+        worths = Worths.measured(seen[-PAST:], SIGNALS, self.world.training.server.average)
+        own, most = self.world.algorithm.work(1.0).head_passes + 1, self.settings.head_steps_max
+        steps = [each for each in STEPS if each <= most] if self.world.split.private_size and most else [own]
+        last = Choice(seen[-1]["k_mean"], int(seen[-1]["head_steps"])) if seen else None
+        payload = self.accountant.settings.payload
+        plan = plan_tuned(at, worths, number, steps=steps, last=last, due=due, payload=payload)
+        return plan, at(plan.head_steps)
 
     def _with_theta(self, problem: Problem, number: int) -> tuple[Problem, dict[str, Any]]:
         """The problem with the prices that the paper's formulas give for the constants measured so far, and why."""
@@ -242,7 +272,13 @@ class Planner:
         return {"round": -1, **initial_constants(self.world, self.theory)}
 
     def _problem(
-        self, number: int, cohort: tuple[int, ...], *, fixed_share: Floats | None = None, limited: bool | None = None
+        self,
+        number: int,
+        cohort: tuple[int, ...],
+        *,
+        fixed_share: Floats | None = None,
+        limited: bool | None = None,
+        head_steps: int | None = None,
     ) -> Problem:
         """The round's allocation problem: the state of the cohort's devices, the model's sizes, the limits.
 
@@ -253,7 +289,7 @@ class Planner:
         state = of_participants(self.accountant.fleet.state(number), cohort)
         fixed = fixed_share is not None
         limits = not fixed if limited is None else limited
-        cycles, head_work = (1.0, 1.0) if fixed else planned_work(self.world, radio)
+        cycles, head_work = (1.0, 1.0) if fixed else planned_work(self.world, radio, head_steps)
         share = np.full(len(cohort), cycles) if fixed_share is None else fixed_share
         return Problem.of(
             weights=self.world.task.gamma[list(cohort)],

@@ -107,7 +107,7 @@ class Prober:
         """Probe one participant at the model it is about to train, and at the same model before pruning."""
         world, client = self.world, plan.participants[place]
         state = states[client]
-        cohort = world.alone(state, client, plan.round, float(plan.k[place]), float(plan.r[place]))
+        cohort = world.alone(state, client, plan.round, float(plan.k[place]), float(plan.r[place]), plan.head_steps)
         trained = torch.cat(world.algorithm.trained_weights(server.shared, cohort, self.learner).row(0))
         whole = torch.cat([server.shared, state.private])
         others = [whole] if whole.shape == trained.shape else []  # scores of masks are not weights

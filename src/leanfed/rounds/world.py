@@ -45,6 +45,7 @@ class World:
     values: str = "float32"  # what uploaded values travel as
     device: torch.device = CPU  # where clients' models are trained and tested
     precision: Precision = "float32"  # of forward passes
+    reports: bool = False  # whether clients say what the planner measures progress by
 
     @cached_property
     def liars(self) -> frozenset[int]:
@@ -156,7 +157,9 @@ class World:
         for _ in range(count):
             yield self.task.train.batch(draw_rows(rows, self.training.batch_size, rng))
 
-    def alone(self, state: ClientState, client: int, number: int, k: float, r: float) -> Cohort:
+    def alone(
+        self, state: ClientState, client: int, number: int, k: float, r: float, head_steps: int | None = None
+    ) -> Cohort:
         """One client's part of a round, as a cohort of one."""
         settings, rows = self.training, self.task.partition.train[client]
         drawn = self.task.batches(
@@ -178,4 +181,6 @@ class World:
             batches=(batch.alone() for batch in drawn),
             steps=settings.local_steps if passes is None else passes * batches,
             values=self.values,
+            head_steps=head_steps,
+            report=self.reports,
         )

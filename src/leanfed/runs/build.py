@@ -242,6 +242,7 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
         values=settings.radio.values or "float32",
         device=device_of(settings.run.device),
         precision=settings.run.precision,
+        reports=settings.allocation.measures,
     )
     check_fit(world)
     return world

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from leanfed.algorithms.contract import PRIVATE, ClientState, ServerState
+from leanfed.algorithms.contract import PRIVATE, SIGNALS, ClientState, ServerState
 from leanfed.compression import exact
 from leanfed.errors import LeanfedError, SettingsError
 from leanfed.records import Floats, RoundPlan
@@ -23,7 +23,7 @@ from leanfed.rounds.exchange import Answers
 from leanfed.rounds.ranks import Ranks, SharedError
 from leanfed.rounds.world import World
 
-COLUMNS = 5  # of a participant: loss, samples, entries, bits, reach
+COLUMNS = 5 + len(SIGNALS)  # of a participant: loss, samples, entries, bits, reach, and what it reports
 
 
 def why_one_rank(world: World) -> str | None:
@@ -81,6 +81,7 @@ class RankedEngine(Engine):
             uploads=(),
             statistics=sums[len(server.shared) :] if self.world.statistics_size else None,
             reach=columns[4],
+            signals=columns[5:].T if self.world.reports else None,
         )
 
     @override
@@ -128,7 +129,10 @@ class RankedEngine(Engine):
         columns, marks = np.zeros((COLUMNS, count)), np.zeros((self.ranks.size, 2))
         if own is not None:
             bits = 0.0 if own.coded_bits is None else own.coded_bits
-            for column, values in zip(columns, (own.loss, own.samples, own.entries, bits, own.reach), strict=True):
+            told = np.zeros(len(SIGNALS)) if own.signals is None else own.signals.T
+            for column, values in zip(
+                columns, (own.loss, own.samples, own.entries, bits, own.reach, *told), strict=True
+            ):
                 column[places] = values
         marks[self.ranks.rank] = failure is not None, digest
         together = torch.from_numpy(np.concatenate([columns.ravel(), marks.ravel()]))

@@ -30,7 +30,7 @@ class ReferenceEngine(Engine):
         world, size = self.world, len(server.shared)
         collector = Collector(size, single=single, wire=self.wire, device=world.device)
         for client, k, r in zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True):
-            cohort = world.alone(clients[client], client, plan.round, k, r)
+            cohort = world.alone(clients[client], client, plan.round, k, r, plan.head_steps)
             updates = train(world.algorithm, server, cohort, self.learner)
             clients[client] = updates.state(0)
             collector.receive(world.task.gamma[[client]], updates)

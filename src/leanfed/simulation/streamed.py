@@ -59,7 +59,8 @@ class StreamedEngine(Engine):
             return train(world.algorithm, server, cohort, learner)
 
         places = zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True)
-        cohorts = (world.alone(clients[client], client, plan.round, k, r) for client, k, r in places)
+        steps = plan.head_steps
+        cohorts = (world.alone(clients[client], client, plan.round, k, r, steps) for client, k, r in places)
         for client, updates in zip(plan.participants, self._stream(work, cohorts), strict=True):
             clients[client] = updates.state(0)
             collector.receive(world.task.gamma[[client]], updates)

@@ -131,6 +131,19 @@ def test_a_short_step_is_not_cut_and_the_plain_step_is_untouched() -> None:
     assert torch.equal(server_after(torch.zeros(2), start, cap=2.0).shared, torch.zeros(2))
 
 
+def test_even_steps_have_the_norm_of_those_before() -> None:
+    """The first mean, of norm 5, stays; the second, of norm 10, is brought to 5, and the memory to 0.9 5 + 0.1 10."""
+    start, mean = ServerState(torch.zeros(2)), torch.tensor([3.0, 4.0])
+    first = server_after(mean, start, even=True)
+    assert torch.equal(first.shared, server_after(mean, start).shared)
+    second = server_after(2 * mean, first, even=True)
+    assert close(second.shared - first.shared, first.shared)
+    assert close(second.memory["norm"], torch.tensor([5.5]))
+    still = server_after(torch.zeros(2), second, even=True)
+    assert torch.equal(still.shared, second.shared)
+    assert torch.equal(still.memory["norm"], second.memory["norm"])
+
+
 def test_masks_have_no_step_to_damp() -> None:
     assert FedMask().upload_form == "mask"
     values = {"algorithm": {"name": "fedmask"}, "training": {"server": {"average": 0.5}}}

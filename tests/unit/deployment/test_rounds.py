@@ -30,10 +30,11 @@ FAST = {"rule": "joint", "form": "fast", "deadline_s": 5.0, "energy_budget_j": N
         {"training": {"batch_size": 8, "local_steps": 3}, "participation": {"fraction": 0.6}},
         {"training": {"batch_size": 8, "optimizer": "adam", "optimizer_part": "private", "optimizer_rate": 0.001}},
         {"allocation": FAST},
+        {"allocation": FAST | {"form": "tuned"}},
         {"algorithm": {"name": "flpdsp", "sparsify": {"error_feedback": True}}, "radio": {"values": "log4"}},
         {"algorithm": {"name": "fedbabu", "tune_steps": 2}},
     ],
-    ids=["flpdsp", "fedmask", "momentum", "steps", "adam", "joint", "coded", "tuned"],
+    ids=["flpdsp", "fedmask", "momentum", "steps", "adam", "joint", "measured", "coded", "tuned"],
 )
 def test_a_fleet_learns_what_the_simulator_learns(tmp_path: Path, changes: dict[str, Any]) -> None:
     settings = settings_of(**changes)

@@ -27,6 +27,7 @@ class Expected:
     values: str  # what they travel as
     last_frame: str | None  # SHA-256 of the client's last accepted update
     samples: float = float("inf")  # the most that go through the training that was ordered
+    signals: int = 0  # numbers that are reported beside an update
 
     @property
     def most_bytes(self) -> int:
@@ -64,6 +65,8 @@ def read_update(answer: Answer, expected: Expected) -> Upload:
     """The update in an answer; raises `MessageError` if it is not valid."""
     if answer.loss is None or answer.samples is None:
         raise MessageError("malformed", "it has no loss or no count of samples")
+    if len(answer.signals or ()) != expected.signals:
+        raise MessageError("malformed", f"it reports {len(answer.signals or ())} numbers, not {expected.signals}")
     if len(answer.frame) > expected.most_bytes:
         raise MessageError("oversized", f"{len(answer.frame)} bytes, where {expected.most_bytes} are the most")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import polars as pl
 
 from leanfed.algorithms.contract import ServerState
 from leanfed.deployment.learning.mail import Accepted
-from leanfed.records import RoundPlan
+from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.evaluation import Evaluation
@@ -63,7 +63,16 @@ def outcome_of(server: ServerState, accepted: Mapping[int, Accepted]) -> RoundOu
         samples=np.array([one.answer.samples for one in answers], dtype=np.int64),
         entries=np.array([one.upload.entries for one in answers], dtype=np.int64),
         coded_bits=np.array([8.0 * len(one.answer.frame) for one in answers]),
+        signals=_signals(answers),
     )
+
+
+def _signals(answers: Sequence[Accepted]) -> Floats | None:
+    """(participants, SIGNALS), NaN where a client does not know; None where the run does not ask for them."""
+    if not answers or answers[0].answer.signals is None:
+        return None
+    told = np.array([one.answer.signals for one in answers], dtype=float)
+    return np.where(told < 0.0, np.nan, told)
 
 
 def rows_of(

@@ -6,7 +6,7 @@ comes up with the coded update as bytes in a plain record. Every field of an ans
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from pydantic import ConfigDict, Field, ValidationError
@@ -15,6 +15,7 @@ from leanfed.errors import InputError
 from leanfed.records import Section
 
 PROTOCOL: Final = 1
+UNKNOWN: Final = -1.0  # a reported number that a client could not measure; the others are shares
 FRAME_TYPE = "leanfed.frame"  # how an Array's bytes are to be read: by the codec, and by nothing else
 ANSWER, ORDER, BASE = "answer", "order", "base"
 RecordType = ArrayRecord | ConfigRecord | MetricRecord
@@ -101,6 +102,8 @@ class Order(WireRecord):
     r: float = Field(ge=0, le=1)
     share: float = Field(ge=0, le=1)
     """l, the client's share of the band; advice to its radio."""
+    head_steps: int | None = Field(default=None, ge=1, le=10_000)
+    """Steps of the head on a batch; None: the method's own number."""
 
 
 class Answer(WireRecord):
@@ -115,6 +118,8 @@ class Answer(WireRecord):
     frame: bytes = b""
     """The coded update; empty where nothing was trained."""
     loss: float | None = None
+    signals: list[Annotated[float, Field(ge=UNKNOWN, le=1)]] | None = None
+    """What the planner measures progress by, where the run asks for it (`algorithms.contract.SIGNALS`)."""
     samples: int | None = Field(default=None, gt=0)
     accuracy: float | None = Field(default=None, ge=0, le=1)
     test_loss: float | None = Field(default=None, ge=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from leanfed.algorithms.contract import SIGNALS
 from leanfed.deployment.learning.checks import Expected
 from leanfed.deployment.learning.members import Member
 from leanfed.deployment.learning.messages import Order
@@ -44,11 +45,13 @@ def make_orders(
             k=k,
             r=r,
             share=share,
+            head_steps=plan.head_steps if plan is not None and member.client in given else None,
         )
         mask = world.algorithm.upload_form == "mask"
         size = world.vector_size
         most = most_samples(world, member)
-        expected.append(Expected(order, size, entries, mask, values, member.last_frame, most))
+        told = len(SIGNALS) if world.reports else 0
+        expected.append(Expected(order, size, entries, mask, values, member.last_frame, most, told))
     return expected
 
 

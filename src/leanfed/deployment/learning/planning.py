@@ -74,7 +74,8 @@ def far_world(
     )
     rule = settings.aggregation
     given = (task, settings.algorithm, settings.training, settings.participation)
-    world = FarWorld(*given, aggregation=rule, over_selection=over_selection)
+    reports = settings.allocation.measures
+    world = FarWorld(*given, aggregation=rule, over_selection=over_selection, reports=reports)
     check_fit(world)
     return world
 

@@ -352,6 +352,7 @@ class FleetServer:
             member, answer = self.inbox.members[client], accepted[client].answer
             member.applied, member.applied_token = answer.round, answer.token
             member.last_frame = digest(answer.frame)
+        planner.planner.observe(self.pending.row)
         planner.done(number, plan.participants)
         after = Progress(number + 1, server, progress.clients)
         frames = finished.frames() if finished is not None else {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from leanfed.algorithms.learner import FlatLearner
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.config import NodeConfig, read_settings
 from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
-from leanfed.deployment.learning.messages import Answer, Device, Hello, MessageError, Order
+from leanfed.deployment.learning.messages import UNKNOWN, Answer, Device, Hello, MessageError, Order
 from leanfed.deployment.learning.store import NodeStore
 from leanfed.deployment.operations.log_watch import DECLINES
 from leanfed.errors import LeanfedError, SettingsError
@@ -65,6 +66,7 @@ def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Ben
         renew_statistics=settings.evaluation.renew_statistics,
         tuning=settings.evaluation.tuning(settings.algorithm, settings.training),
         values=settings.radio.values or "float32",
+        reports=settings.allocation.measures,
     )
     return Bench(settings, world, world.new_learner())
 
@@ -125,7 +127,7 @@ def _train(
 ) -> tuple[dict[str, object], Device]:
     """Train and store the new state; returns the coded update with its measurements, and the device."""
     began, meter = time.perf_counter(), EnergyMeter.start()
-    cohort = bench.world.alone(state, order.client, order.round, order.k, order.r)
+    cohort = bench.world.alone(state, order.client, order.round, order.k, order.r, order.head_steps)
     updates = train(bench.world.algorithm, ServerState(shared), cohort, bench.learner)
     if updates.statistics is not None:
         raise SettingsError(
@@ -137,6 +139,8 @@ def _train(
     store.note_sent(order.round, frame)
     store.hold(updates.state(0), order.round, order.token)
     trained = {"frame": frame, "loss": float(updates.loss[0]), "samples": samples, "train_s": seconds}
+    if updates.signals is not None:
+        trained["signals"] = np.nan_to_num(updates.signals[0], nan=UNKNOWN).tolist()
     measured = {"step_s": seconds, "step_samples": samples, "step_r": order.r, "step_j": joules}
     return trained, device.model_copy(update=measured)
 

@@ -182,6 +182,8 @@ class BatchedEngine(Engine):
             batches=[Batch(*step) for step in zip(samples, labels, strict=True)],
             steps=len(samples),
             values=world.values,
+            head_steps=plan.head_steps,
+            report=world.reports,
         )
 
     def _samples(self, clients: Sequence[int], number: int) -> Ints:

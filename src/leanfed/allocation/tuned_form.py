@@ -1,0 +1,181 @@
+"""The fast form with what an upload and a head step are worth measured on the run, in place of constants.
+
+A round brings sum over participants of gamma_n x upload(k) x heads(h); the plan with the most of it per second wins:
+
+* upload(k) = a / (a + (1 - a) (1 - b)), where a is the measured share of the squared norm in the k largest entries.
+  With error feedback an entry that is not sent waits (1 - a)/a rounds on average, beside the 1/(1 - b) rounds over
+  which the server averages anyway. Without an average (b = 0) it is a itself.
+* heads(h) = 1 - c^h, where c is the measured factor by which one step shortens the gradient of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from leanfed.allocation.curves import Floats, bits_of
+from leanfed.allocation.fast_form import FastPlan, Upload, plan_fast, weigh
+from leanfed.allocation.limits import Mask
+from leanfed.allocation.problem import Problem
+
+RATES_MEASURED: Final = (0.003, 0.01, 0.03, 0.1, 0.3)  # of `compression.kept_shares`
+KEEP_RATES: Final = 25  # between k_min and k_max; the first choice weighs every other one
+STEPS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of a head, tried
+PAST: Final = 40  # rounds that count
+WEIGHT: Final = 0.8  # of a round, where the next one has 1; so many rounds hold all but a ten-thousandth
+CLIMBS: Final = 3  # places that a choice may move from one round to the next
+LOOK: Final = 10  # heads that take one step take two in every tenth round, so that their worth stays known
+
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True)
+class Worths:
+    """What is known of a run's gradients; before it is measured, a power law and a guess."""
+
+    kept: tuple[float, ...] = tuple(rate**0.25 for rate in RATES_MEASURED)  # shares of the squared norm
+    contraction: float = 0.75  # of a head's gradient in one step
+    average: float = 0.0  # weight of the past in the server's average
+
+    @classmethod
+    def measured(cls, rows: Sequence[Mapping[str, Any]], names: Sequence[str], average: float) -> Worths:
+        """From the rows of past rounds: smoothed, beginning with the guess."""
+        prior = cls(average=average)
+        told = [[row[name] for row in rows if row.get(name) is not None] for name in names]
+        known = [_smoothed(guess, seen) for guess, seen in zip((*prior.kept, prior.contraction), told, strict=True)]
+        return cls(tuple(np.maximum.accumulate(known[:-1]).tolist()), known[-1], average)
+
+    def energy(self, k: ArrayLike) -> Floats:
+        """The share of the squared norm at keep rates, linear in ln k between measurements; in proportion to k below.
+
+        >>> Worths().energy([0.0015, 0.01, 1.0]).round(4).tolist()
+        [0.117, 0.3162, 1.0]
+        """
+        rates, keep = np.array([*RATES_MEASURED, 1.0]), np.asarray(k, dtype=float)
+        inside = np.interp(np.log(np.maximum(keep, rates[0])), np.log(rates), [*self.kept, 1.0])
+        return np.asarray(inside * np.minimum(keep / rates[0], 1.0))
+
+    def upload(self, k: ArrayLike) -> Floats:
+        """What an upload is worth, 1 for a whole gradient."""
+        share = self.energy(k)
+        waits = (1.0 - share) * (1.0 - self.average)
+        return np.divide(share, share + waits, out=np.zeros(share.shape), where=share > 0.0)
+
+    def heads(self, steps: int) -> float:
+        """What so many steps of a head are worth, 1 for a head that has learned all of its batch."""
+        return 1.0 - self.contraction**steps
+
+    def one_more(self, steps: int) -> float:
+        """What one more step of each head would add, as a share of a round."""
+        return self.heads(steps + 1) / self.heads(steps) - 1.0 if self.contraction < 1.0 else 1.0 / steps
+
+
+@dataclass(frozen=True, eq=False)
+class TunedPlan:
+    """A plan of the fast form, the head steps that it is made for, and what they are worth."""
+
+    fast: FastPlan
+    head_steps: int
+    worths: Worths
+
+    def reasons(self) -> dict[str, Any]:
+        """Why this plan, as plain values and in words."""
+        k, worths = self.fast.k, self.worths
+        more = worths.upload([k, min(1.0, 2.0 * k)])
+        double = float(more[1] / more[0] - 1.0) if more[0] > 0.0 else 0.0
+        words = (
+            f"one more head step is worth {100 * worths.one_more(self.head_steps):.2g} % of a round now, twice the "
+            f"upload {100 * double:.2g} %; the largest {100 * k:.3g} % hold {100 * float(worths.energy(k)):.2g} % of a "
+            "gradient's energy"
+        )
+        return {**self.fast.reasons(), "head_steps": self.head_steps, "words": words}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A keep rate and a number of head steps."""
+
+    k: float
+    head_steps: int
+
+
+def plan_tuned(
+    problem_at: Callable[[int], Problem],
+    worths: Worths,
+    number: int,
+    *,
+    steps: Sequence[int] = STEPS,
+    last: Choice | None = None,
+    due: Mask | None = None,
+    payload: str = "exact",
+) -> TunedPlan:
+    """The plan of a round with the most worth per second over deadlines, participants, keep rates and head steps.
+
+    Without a `last` choice pairs of a keep rate and a number of steps are weighed all over; with one, those next to it,
+    and those next to the best of them while that is better.
+    """
+    problem = cache(problem_at)
+    rates = keep_rates(problem(steps[0] if last is None else last.head_steps)).tolist()
+
+    @cache
+    def value(choice: Choice) -> tuple[float, float]:
+        at = problem(choice.head_steps)
+        return weigh(at, _upload(at, choice.k, payload, worths, choice.head_steps), due)
+
+    if last is None:
+        best = max((Choice(k, each) for k in rates[::-2] for each in steps), key=value)
+    else:
+        best = Choice(_near(rates, last.k, 0)[0], _near(steps, last.head_steps, 0)[0])
+    for _ in range(CLIMBS):
+        beside = [Choice(k, best.head_steps) for k in _near(rates, best.k, 1)]
+        beside += [Choice(best.k, each) for each in _near(steps, best.head_steps, 1)]
+        before, best = best, max(beside, key=value)
+        if best == before:
+            break
+    chosen = best.head_steps
+    if chosen == 1 and number % LOOK == 0 and len(steps) > 1:
+        chosen = steps[1]
+    upload = _upload(problem(chosen), best.k, payload, worths, chosen)
+    return TunedPlan(plan_fast(problem(chosen), due=due, payload=payload, upload=upload), chosen, worths)
+
+
+def _near(values: Sequence[N], to: float, reach: int) -> Sequence[N]:
+    """The values at most so many places from the one nearest to a number.
+
+    >>> _near([1, 2, 4, 8], 5, 1)
+    [2, 4, 8]
+    """
+    place = min(range(len(values)), key=lambda each: abs(values[each] - to))
+    return values[max(0, place - reach) : place + reach + 1]
+
+
+def keep_rates(problem: Problem) -> Floats:
+    """The keep rates to try: one for all clients, from one entry or k_min to k_max in equal ratios."""
+    high = float(problem.k_max.max())
+    low = max(float(problem.k_min.min()), min(1.0 / problem.base_size, high))
+    return np.unique(np.geomspace(low, high, KEEP_RATES)) if low < high else np.array([high])
+
+
+def _upload(problem: Problem, k: float, payload: str, worths: Worths, steps: int) -> Upload:
+    """An upload at one keep rate for all, within each client's bounds, after so many head steps."""
+    each = np.clip(k, problem.k_min, problem.k_max)
+    bits = bits_of(each, problem.base_size, problem.value_bits, payload)
+    worth = worths.upload(each) * (worths.heads(steps) if problem.head_size else 1.0)
+    return Upload(each, bits, worth, each * problem.base_size >= 1.0, by_head=True)
+
+
+def _smoothed(guess: float, values: Sequence[float]) -> float:
+    """v <- WEIGHT v + (1 - WEIGHT) x over the values, from a guess.
+
+    >>> round(_smoothed(1.0, [0.0, 0.0]), 2)
+    0.64
+    """
+    for value in values:
+        guess = WEIGHT * guess + (1.0 - WEIGHT) * value
+    return guess
