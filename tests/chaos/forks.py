@@ -16,15 +16,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from leanfed.rounds.ranks import Ranks
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LIMIT_S = 600.0  # of one run; it takes half a second where the machine is idle, minutes where it is overloaded
+SOON_S = 120.0  # in which a rank ends after the other; it waits for an answer for ten minutes, not for a dead one
+RANKS = 2
 HOW = {"fail": 1, "full": 2, "kill": 3, "torn": 4}  # as in faults.c
 Ended = Literal["done", "explained", "raw", "killed", "hung"]
 
@@ -37,6 +44,13 @@ class Ending:
     text: str
     hit: bool
     calls: tuple[tuple[str, int], ...]
+
+
+class Child(NamedTuple):
+    """A forked process, and where its report is read."""
+
+    process: int
+    report: IO[str]
 
 
 def why_not() -> str | None:
@@ -87,11 +101,15 @@ class Forks:
         at: tuple[str, int] | None = None,
         how: str = "fail",
         kill_after_s: float | None = None,
+        rank: int | None = None,
     ) -> Ending:
-        """Run or resume; `at` is the call to fail: its key and how many of that key come before."""
+        """Run or resume; `at` is the call to fail: its key and how many of that key come before.
+
+        With a `rank` it is done by two ranks, and this one's calls are watched.
+        """
         asked = {"verb": verb, "folder": str(folder), "settings": settings, "kill_after_s": kill_after_s}
-        request = {**asked, "aim": None if at is None else [*at, HOW[how]]}
-        fatal = kill_after_s is not None or (at is not None and how in ("kill", "torn"))
+        request = {**asked, "aim": None if at is None else [*at, HOW[how]], "rank": rank}
+        fatal = kill_after_s is not None or (at is not None and how in ("kill", "torn")) or rank is not None
         process = self._process("forks" if fatal else "stays")
         assert process.stdin is not None
         assert process.stdout is not None
@@ -165,24 +183,67 @@ def in_time(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
 
 def in_child(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
     """Fork, let the child do what is asked, and say how it ended."""
+    if asked["rank"] is not None:
+        return in_ranks(shim, asked)
+    return ended(forked(lambda: carry_out(shim, asked)), asked["kill_after_s"])
+
+
+def in_ranks(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
+    """Fork two ranks, and say how the watched one ended; the other must end as well, and soon."""
+    with tempfile.TemporaryDirectory(prefix="leanfed-ranks-") as place:
+
+        def job(rank: int) -> Callable[[], dict[str, Any]]:
+            return lambda: as_rank(shim, asked, rank, Path(place) / "store")
+
+        children = [forked(job(rank)) for rank in range(RANKS)]
+        found = ended(children.pop(asked["rank"]), asked["kill_after_s"])
+        others = [ended(child, None, SOON_S) for child in children]
+    for other in others:
+        if other["ended"] in ("raw", "hung", "killed"):
+            return {**found, "ended": other["ended"], "text": f"another rank: {other['text']}"}
+        if other["ended"] != "done" and found["ended"] == "done":
+            return {**found, "ended": "raw", "text": f"one rank is done, but another says: {other['text']}"}
+    return found
+
+
+def as_rank(shim: ctypes.CDLL, asked: dict[str, Any], rank: int, place: Path) -> dict[str, Any]:
+    """This rank's part of what is asked; only the watched one meets a fault."""
+    from torch.distributed import FileStore
+
+    from leanfed.rounds.ranks import RankSettings
+    from leanfed.simulation.process_group import ProcessGroup
+
+    group = ProcessGroup(FileStore(str(place), RANKS), rank, RANKS, RankSettings(), on_host=RANKS)
+    try:
+        return carry_out(shim, asked if rank == asked["rank"] else {**asked, "aim": None}, group)
+    finally:
+        group.leave()
+
+
+def forked(job: Callable[[], dict[str, Any]]) -> Child:
+    """A child that does a job and reports."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         with os.fdopen(writing, "w") as report:
-            report.write(json.dumps(carry_out(shim, asked)))
+            report.write(json.dumps(job()))
         os._exit(0)
     os.close(writing)
-    patience = LIMIT_S if asked["kill_after_s"] is None else asked["kill_after_s"]
-    with os.fdopen(reading) as report:
-        text = read_within(report, patience)
-    late = text is None and asked["kill_after_s"] is None
+    return Child(child, os.fdopen(reading))
+
+
+def ended(child: Child, kill_after_s: float | None, limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """How a child ended; it is killed when its time has come, or when it takes too long."""
+    with child.report as report:
+        text = read_within(report, limit_s if kill_after_s is None else kill_after_s)
+    late = text is None and kill_after_s is None
     if late:
-        os.kill(child, signal.SIGUSR1)
+        os.kill(child.process, signal.SIGUSR1)
         time.sleep(1)
     if text is None:
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+        os.kill(child.process, signal.SIGKILL)
+    os.waitpid(child.process, 0)
     if text:
         found: dict[str, Any] = json.loads(text)
         return found
@@ -195,10 +256,11 @@ def read_within(report: IO[str], seconds: float) -> str | None:
     return report.read() if ready else None
 
 
-def carry_out(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
+def carry_out(shim: ctypes.CDLL, asked: dict[str, Any], ranks: Ranks | None = None) -> dict[str, Any]:
     """Arm the shim, run or resume, and say how it ended."""
     from leanfed.errors import LeanfedError
     from leanfed.runs.build import resume, run
+    from leanfed.runs.ranked import run_on
     from leanfed.runs.settings import Settings
 
     folder = Path(asked["folder"])
@@ -208,8 +270,11 @@ def carry_out(shim: ctypes.CDLL, asked: dict[str, Any]) -> dict[str, Any]:
         shim.faults_aim(key.encode(), occurrence, how)
     ended, text = "done", ""
     try:
-        if asked["verb"] == "run":
-            run(Settings.from_values(asked["settings"]), folder)
+        settings = Settings.from_values(asked["settings"]) if asked["verb"] == "run" else None
+        if ranks is not None:
+            run_on(ranks, settings, folder)
+        elif settings is not None:
+            run(settings, folder)
         else:
             resume(folder)
     except LeanfedError as error:

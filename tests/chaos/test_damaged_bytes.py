@@ -1,96 +1,94 @@
 """Bytes from elsewhere, mutated: codec frames, manifests, fleet files, messages of a fleet.
 
-They are read, or refused by an error that explains itself; nothing else is raised. A few hundred run always, `-m slow`
-twenty thousand of each.
+They are read, or refused by an error that explains itself, in time and in little memory; nothing else is raised. Those
+of tests/corpora and a few hundred mutations of them run always, `-m slow` twenty thousand of each.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from contextlib import suppress
+import tracemalloc
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from leanfed.compression.codec import decode, decode_mask, encode, encode_mask
-from leanfed.compression.frame import FrameError
 from leanfed.errors import LeanfedError
 from leanfed.manifest import read_manifest, sealed
-from leanfed.wireless.fleet import FleetSettings, SampledFleet
-from leanfed.wireless.fleet_file import read_fleet, write_fleet
+from tests.chaos.commands import within
 from tests.chaos.damage import damaged, damaged_json
-from tests.chaos.generated import WRONG
+from tests.chaos.readers import MANIFEST, READERS
 
-FEW, MANY = 200, 20_000
-MANIFEST = {
-    "round": 2,
-    "fingerprint": "ab",
-    "server": "state-000002.safetensors",
-    "clients": {"state-000002.safetensors": [0, 1]},
-    "rows": ["rows-000002.safetensors"],
-    "sha256": {"state-000002.safetensors": "0" * 64, "rows-000002.safetensors": "1" * 64},
-    "extra": {},
-}
-Check = Callable[[random.Random, Path], None]
+CORPORA = Path(__file__).parents[1] / "corpora"
+CORPUS = [file for name in READERS for file in sorted((CORPORA / name).iterdir())]
+FEW, MANY = 300, 20_000
+LIMIT_S, LARGEST_BYTES = 20.0, 32 * 2**20
+TRIED = [name for name in READERS if name != "messages" or find_spec("flwr") is not None]
 
 
-def frames(chance: random.Random, folder: Path) -> None:
-    size = chance.randint(1, 300)
-    rng = np.random.default_rng(chance.randrange(2**32))
-    mask = rng.random(size) < 0.2
-    places = np.flatnonzero(mask)
-    content = encode_mask(mask) if chance.random() < 0.3 else encode(size, places, rng.random(len(places)))
-    for read in (decode, decode_mask):
-        with suppress(FrameError):
-            read(damaged(content, chance), max_size=1_000)
-
-
-def manifests(chance: random.Random, folder: Path) -> None:
-    text = json.dumps(sealed(MANIFEST)).encode()
-    (folder / "manifest.json").write_bytes((damaged if chance.random() < 0.5 else damaged_json)(text, chance))
-    with suppress(LeanfedError):
-        found = read_manifest(folder / "manifest.json")
-        assert {key: found[key] for key in MANIFEST} == MANIFEST  # what changed nothing may pass
-
-
-def fleets(chance: random.Random, folder: Path) -> None:
-    file = folder / chance.choice(("fleet.csv", "fleet.parquet"))
-    settings = FleetSettings(devices=3)
-    write_fleet(file, [SampledFleet(settings, seed=1).state(number) for number in range(2)])
-    file.write_bytes(damaged(file.read_bytes(), chance))
-    with suppress(LeanfedError):
-        read_fleet(file, settings, clients=3).state(1)
-
-
-def messages(chance: random.Random, folder: Path) -> None:
-    pytest.importorskip("flwr")
-    from flwr.app import ConfigRecord, RecordDict
-
-    from leanfed.deployment.learning.messages import Answer, Hello, Order, unpack
-
-    kind = chance.choice((Answer, Hello, Order))
-    values: dict[str, Any] = {name: chance.choice((0, 1, 0.5, "kept", "ab", True, b"x")) for name in kind.model_fields}
-    values[chance.choice(list(values))] = chance.choice([*WRONG, b"", 2**63, -(2**63)])
+def tried(name: str, content: bytes, folder: Path) -> str | None:
+    """What refuses these bytes, in words; None where they are taken."""
+    reader = READERS[name]
+    file = folder / f"damaged{reader.suffix}"
+    file.write_bytes(content)
     try:
-        record = ConfigRecord(values)
-    except (TypeError, ValueError, OverflowError):
-        return  # Flower cannot carry it
-    with suppress(LeanfedError):
-        unpack(RecordDict({"answer": record}), "answer", kind)
+        with within(LIMIT_S):
+            reader.read(file)
+    except LeanfedError as error:
+        assert error.exit_code == 2
+        return str(error)
+    return None
 
 
-@pytest.mark.parametrize("check", [frames, manifests, fleets, messages], ids=lambda check: check.__name__)
-def test_mutated_bytes_are_read_or_refused(check: Check, tmp_path: Path) -> None:
-    for case in range(FEW):
-        check(random.Random(case), tmp_path)
+def mutate(name: str, cases: range, folder: Path) -> dict[bool, int]:
+    """Read so many mutations, of what is fresh and of the corpus; how many were refused and taken."""
+    reader, counts = READERS[name], {True: 0, False: 0}
+    known = [file.read_bytes() for file in CORPUS if file.parent.name == name]
+    for case in cases:
+        chance = random.Random(case)
+        content = chance.choice(known) if chance.random() < 0.3 else reader.fresh(chance, folder)
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            content = reader.changed(content, chance)
+        said = tried(name, content, folder)
+        assert said is None or len(said) > 10, f"case {case}: refused without a word"
+        counts[said is not None] += 1
+    return counts
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_mutated_bytes_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        counts = mutate(name, range(FEW), tmp_path)
+        largest = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert counts[True] > FEW / 3, "hardly anything was refused: are the mutations too tame?"
+    assert largest < LARGEST_BYTES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", [frames, manifests, fleets, messages], ids=lambda check: check.__name__)
-def test_many_mutated_bytes_are_read_or_refused(check: Check, tmp_path: Path) -> None:
-    for case in range(FEW, FEW + MANY):
-        check(random.Random(case), tmp_path)
+@pytest.mark.parametrize("name", TRIED)
+def test_many_mutated_bytes_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    mutate(name, range(FEW, FEW + MANY), tmp_path)
+
+
+@pytest.mark.parametrize("file", CORPUS, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_what_once_failed_or_is_odd_is_taken_or_refused_as_its_name_says(file: Path, tmp_path: Path) -> None:
+    if file.parent.name not in TRIED:
+        pytest.skip("flwr is not installed")
+    said = tried(file.parent.name, file.read_bytes(), tmp_path)
+    assert (said is None) == file.stem.startswith("taken"), said
+
+
+def test_a_manifest_with_anything_changed_is_refused_by_its_digest(tmp_path: Path) -> None:
+    whole = json.dumps(sealed(MANIFEST)).encode()
+    for case in range(FEW):
+        chance = random.Random(case)
+        (tmp_path / "manifest.json").write_bytes((damaged if case % 2 else damaged_json)(whole, chance))
+        try:
+            found = read_manifest(tmp_path / "manifest.json")
+        except LeanfedError:
+            continue
+        assert {key: found[key] for key in MANIFEST} == MANIFEST  # what changed nothing may pass

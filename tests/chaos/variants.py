@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 ROUNDS = 6
+SPREAD: dict[str, Any] = {
+    "algorithm": {"name": "flpdsp", "k": 0.1, "r": 0.5, "sparsify": {"error_feedback": True}},
+    "participation": {"fraction": 0.8},
+    "run": {"engine": "streamed", "threads": 1},
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "error-feedback": {"algorithm": {"name": "flpdsp", "k": 0.1, "r": 0.5, "sparsify": {"error_feedback": True}}},
     "joint-plan": {"allocation": {"rule": "joint"}},
@@ -15,7 +20,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "participation": {"fraction": 0.5},
         "theory": {"every": 3, "probes": 1, "samples": 8},
     },
+    "first-rank": SPREAD,
+    "second-rank": SPREAD,
 }
+WATCHED = {"first-rank": 0, "second-rank": 1}  # runs of two ranks, and whose calls are failed
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -8,25 +8,29 @@ Then the run is taken up as a user would, and must end with the files of the unb
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal, Self
+from zlib import crc32
 
-from leanfed.files import lock_owner, sha256_of
+from leanfed.files import lock_owner, read_json, sha256_of
+from leanfed.manifest import BEFORE, MANIFEST, read_manifest
 from leanfed.results import RunFolder
 from tests.chaos.counts import COUNTS, record
 from tests.chaos.forks import HOW, Ending, Forks, compile_shim, why_not
-from tests.chaos.variants import VARIANTS, settings_of
+from tests.chaos.variants import VARIANTS, WATCHED, settings_of
 
 OWN = {".lock", "events.jsonl"}  # process numbers and times: never the same twice
 KINDS = ("different", "bricked", "leftover", "events", "raw", "hung", "missed")  # what may be wrong
+CLIENTS_IN = re.compile(r"checkpoint/(state|client|manifest)")
 Call = tuple[str, int]  # "name path", and how many of that key come before
 
 
@@ -69,34 +73,46 @@ def numbered(ending: Ending) -> tuple[Call, ...]:
 
 def unbroken(forks: Forks, variant: str, folder: Path) -> Whole:
     """Run a variant without a fault."""
-    ending = forks.ask("run", folder, settings_of(variant))
+    ending = forks.ask("run", folder, settings_of(variant), rank=WATCHED.get(variant))
     assert ending.ended == "done", ending
     return Whole(numbered(ending), contents(folder))
 
 
-def take_up(forks: Forks, variant: str, folder: Path, *, kill_after_s: float | None = None) -> Ending:
-    """What a user does after any stop."""
+def take_up(
+    forks: Forks, variant: str, folder: Path, *, kill_after_s: float | None = None, alone: bool = False
+) -> Ending:
+    """What a user does after any stop; `alone`: in one process, whatever it was before."""
     verb: Literal["run", "resume"] = "resume" if (folder / "settings.json").is_file() else "run"
-    return forks.ask(verb, folder, settings_of(variant), kill_after_s=kill_after_s)
+    rank = None if alone else WATCHED.get(variant)
+    return forks.ask(verb, folder, settings_of(variant), kill_after_s=kill_after_s, rank=rank)
 
 
 def troubles(forks: Forks, case: Case, whole: Whole, folder: Path) -> Iterator[str]:
     """What is wrong after a fault, one line each, beginning with its kind."""
-    first = forks.ask("run", folder, settings_of(case.variant), at=case.call, how=case.how)
+    rank = WATCHED.get(case.variant)
+    first = forks.ask("run", folder, settings_of(case.variant), at=case.call, how=case.how, rank=rank)
     if not first.hit:
         yield f"missed: {case}"
     if first.ended in ("raw", "hung"):
         yield f"{first.ended}: {case}: {first.text}"
     if first.ended != "done":
-        yield from taken_up(forks, case.variant, folder, str(case))
+        alone = rank is not None and crc32(str(case).encode()) % 2 == 0  # each half of the time
+        again = take_up(forks, case.variant, folder, alone=alone)
+        if again.ended != "done":
+            yield f"bricked: {case}: {again.ended}: {again.text}"
+        elif alone:
+            whole = as_divided(whole, folder)
     yield from differences(whole, folder, str(case))
 
 
-def taken_up(forks: Forks, variant: str, folder: Path, what: str) -> Iterator[str]:
-    """Whether a broken run can be taken up."""
-    again = take_up(forks, variant, folder)
-    if again.ended != "done":
-        yield f"bricked: {what}: {again.ended}: {again.text}"
+def as_divided(whole: Whole, folder: Path) -> Whole:
+    """The unbroken run with the checkpoint of this folder, which one process and two divide into files differently."""
+    place, content = folder / "checkpoint", dict[str, str]()
+    for name in (MANIFEST, BEFORE):
+        content[f"checkpoint/{name}"] = sha256_of(place / name)
+        content |= {f"checkpoint/{file}": digest for file, digest in read_manifest(place / name)["sha256"].items()}
+    alike = {name: digest for name, digest in whole.content.items() if not CLIENTS_IN.match(name)}
+    return Whole(whole.calls, {**content, **alike})
 
 
 def differences(whole: Whole, folder: Path, what: str) -> Iterator[str]:
@@ -170,7 +186,9 @@ def main() -> None:
     """Walk over everything and record the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--variant", choices=VARIANTS, action="append", help="only this one; may be repeated")
+    parser.add_argument(
+        "--variant", choices=VARIANTS, action="append", help="only this one; may be repeated; the counts of others stay"
+    )
     parser.add_argument("--every", type=int, default=1, help="take only each so many-th case")
     parser.add_argument("--out", type=Path, default=COUNTS, help="where the counts go")
     options = parser.parse_args()
@@ -179,36 +197,47 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="leanfed-chaos-") as folder, Crew(options.workers, Path(folder)) as crew:
         wholes = {variant: crew.unbroken(variant) for variant in options.variant or VARIANTS}
         cases = [case for variant, whole in wholes.items() for case in cases_of(variant, whole)][:: options.every]
-        tally = Tally(wholes, len(cases))
+        tally = Tally(wholes, cases, {} if options.variant is None else known_variants(options.out))
         for number, (case, wrong) in enumerate(crew.walk(cases, wholes), start=1):
             tally.add(case, wrong)
             if number % 50 == 0 or number == len(cases):
                 record("walk", "python -m tests.chaos.walk", tally.counts(), options.out)
 
 
-class Tally:
-    """What the walk met so far."""
+def known_variants(file: Path) -> dict[str, Any]:
+    """What earlier walks met, by variant."""
+    found: dict[str, Any] = read_json(file).get("walk", {}).get("variants", {}) if file.is_file() else {}
+    return found
 
-    def __init__(self, wholes: dict[str, Whole], cases: int) -> None:
-        self.cases, self.walked = cases, 0
-        self.calls = {
-            variant: Counter(key.partition(" ")[0] for key, _ in whole.calls) for variant, whole in wholes.items()
-        }
-        self.faults: dict[str, Counter[str]] = {variant: Counter() for variant in wholes}
-        self.found = Counter(dict.fromkeys(KINDS, 0))
+
+class Tally:
+    """What the walk met so far; `known` variants that are not walked now keep their counts."""
+
+    def __init__(self, wholes: dict[str, Whole], cases: Sequence[Case], known: dict[str, Any]) -> None:
+        self.variants = dict(known)
+        for variant, whole in wholes.items():
+            calls = Counter(key.partition(" ")[0] for key, _ in whole.calls)
+            own = sum(case.variant == variant for case in cases)
+            faults: Counter[str] = Counter()
+            found = Counter(dict.fromkeys(KINDS, 0))
+            self.variants[variant] = {"calls": calls, "cases": own, "faults": faults, "found": found}
 
     def add(self, case: Case, wrong: list[str]) -> None:
         """Count a case; what is wrong is printed."""
-        self.walked += 1
-        self.faults[case.variant][case.how] += 1
+        self.variants[case.variant]["faults"][case.how] += 1
         for line in wrong:
             print(line, flush=True)
-            self.found[line.partition(":")[0]] += 1
+            self.variants[case.variant]["found"][line.partition(":")[0]] += 1
 
     def counts(self) -> dict[str, Any]:
-        """All counts, by variant where they differ."""
-        variants = {name: {"calls": dict(self.calls[name]), "faults": dict(self.faults[name])} for name in self.calls}
-        return {"cases": self.cases, "walked": self.walked, "found": dict(self.found), "variants": variants}
+        """All counts, together and by variant."""
+        each = self.variants.values()
+        return {
+            "cases": sum(one["cases"] for one in each),
+            "walked": sum(sum(one["faults"].values()) for one in each),
+            "found": {kind: sum(one["found"][kind] for one in each) for kind in KINDS},
+            "variants": self.variants,
+        }
 
 
 if __name__ == "__main__":

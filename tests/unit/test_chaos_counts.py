@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COUNTS: dict[str, dict[str, Any]] = json.loads((ROOT / "results" / "chaos" / "counts.json").read_text())
 SECURITY = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
 SAID = {
-    "walk": lambda counts: f"{counts['walked']:,} faults in four kinds of runs of six rounds",
+    "walk": lambda counts: f"{counts['walked']:,} faults in {len(counts['variants'])} kinds of runs of six rounds",
     "settings": lambda counts: f"{counts['settings']:,} settings drawn from the schema",
     "folders": lambda counts: f"{counts['folders']:,} damaged run folders",
     "kills": lambda counts: f"{counts['kills']:,} kills at random instants, {counts['unborn']:,} of them before",

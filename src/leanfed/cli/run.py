@@ -73,7 +73,7 @@ def _run_alone(settings: Settings, out: Path, data_dir: Path | None, text: str |
 
     _say_notes(settings)
     with round_progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
-        done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen)
+        done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen, notify=_note)
     show_summary(done.summary, out, as_json)
 
 
@@ -141,7 +141,7 @@ def _run_seeds(
         wanted, folder = settings.model_copy(update={"seed": seed}), out / f"seed-{seed}"
         with round_progress(f"{settings.name}, seed {seed}", settings.rounds, folder, quiet=as_json) as listen:
             if not RunFolder(folder).settings.is_file():
-                run_settings(wanted, folder, data_dir=data_dir, given=text, listen=listen)
+                run_settings(wanted, folder, data_dir=data_dir, given=text, listen=listen, notify=_note)
                 continue
             kept = RunFolder(folder).read_settings()
             if {**kept, "run": None} != {**wanted.resolved(), "run": None}:

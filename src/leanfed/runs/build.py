@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -84,12 +85,13 @@ def run(
     data_dir: str | Path | None = None,
     given: str | None = None,
     listen: Listener | None = None,
+    notify: Notify = warnings.warn,
     progress: bool | None = None,
 ) -> Run:
     """Train from the first round; with `out` everything is kept in a run folder that can be resumed.
 
-    `listen` is called after every round. `progress` shows a bar: by default where somebody looks (a terminal, a
-    notebook) and nothing listens; False: never.
+    `listen` is called after every round. `notify` hears what a user should know, for example that a tracker was lost.
+    `progress` shows a bar: by default where somebody looks (a terminal, a notebook) and nothing listens; False: never.
 
     >>> import leanfed
     >>> leanfed.run(leanfed.Settings(rounds=2)).rounds.height  # doctest: +SKIP
@@ -97,12 +99,12 @@ def run(
     """
     if out is None:
         experiment = prepare(settings, data_dir)
-        with heard(settings, listen, progress) as hear:
+        with heard(settings, listen, progress, notify) as hear:
             return _play_in_memory(experiment, hear)
     check_free(Path(out))
     check_trackers(settings.run.track)
     experiment = prepare(settings, data_dir, scratch=Path(out))
-    with new_run_folder(Path(out)) as folder, heard(settings, listen, progress, folder.path) as hear:
+    with new_run_folder(Path(out)) as folder, heard(settings, listen, progress, notify, folder) as hear:
         begin(folder, experiment, given)
         return finished(experiment, folder, *play_in_folder(experiment, folder, hear))
 
@@ -112,14 +114,25 @@ def heard(
     settings: Settings,
     listen: Listener | None,
     progress: bool | None,
-    folder: Path | None = None,
+    notify: Notify,
+    folder: RunFolder | None = None,
     *,
     resumed: bool = False,
 ) -> Iterator[Listener]:
-    """What is called after every round: the trackers of the settings, and a bar, the listener, or both."""
+    """What is called after every round: the trackers of the settings, and a bar, the listener, or both.
+
+    A tracker that is lost is noted in the folder, and `notify` hears of it.
+    """
+
+    def tell(text: str) -> None:
+        if folder is not None:
+            folder.log("note", text=text)
+        notify(text)
+
     show = listen is None and somebody_looks() if progress is None else progress
     bars = round_bar(settings.name, settings.rounds) if show else nullcontext(_ignore)
-    with tracking(settings, folder, resumed) as track, bars as bar:
+    place = None if folder is None else folder.path
+    with tracking(settings, place, resumed, tell) as track, bars as bar:
 
         def hear(record: RoundRecord) -> None:
             track(record)
@@ -197,7 +210,7 @@ def resume(
             return read(folder.path)
         experiment = prepare(settings, data_dir, scratch=folder.path)
         go_on(folder, experiment)
-        with heard(settings, listen, progress, folder.path, resumed=True) as hear:
+        with heard(settings, listen, progress, notify, folder, resumed=True) as hear:
             return finished(experiment, folder, *play_in_folder(experiment, folder, hear, notify))
 
 

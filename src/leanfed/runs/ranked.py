@@ -72,7 +72,7 @@ def run_on(
         hear: Listener = _ignore
         if ranks.first:
             hear = held.enter_context(
-                heard(chosen, listen, False if listen is None else None, out, resumed=kept is not None)
+                heard(chosen, listen, False if listen is None else None, notify, folder, resumed=kept is not None)
             )
         with _said_once(ranks):
             played = play_in_folder(experiment, folder, hear, notify if ranks.first else _ignore_text, ranks)

@@ -147,12 +147,21 @@ def _si_values(path: Path, table: pl.DataFrame, name: str, settings: FleetSettin
     """One column as checked numbers in SI units."""
     values = _numbers(path, table, name)
     check_values(path, name, values)
-    return path_gain(settings, values) if name == "distance_m" else COLUMNS[name].to_si(values)
+    with np.errstate(over="ignore", divide="ignore"):
+        found = path_gain(settings, values) if name == "distance_m" else COLUMNS[name].to_si(values)
+    if not np.isfinite(found).all():
+        row, quantity = int(np.flatnonzero(~np.isfinite(found))[0]), COLUMNS[name].quantity
+        raise DataError(
+            f"{path} row {row + 1}: {name} is {values[row]}, an infinite {quantity}. Correct or drop the row."
+        )
+    return found
 
 
 def _numbers(path: Path, table: pl.DataFrame, name: str) -> Array:
     import polars as pl
 
+    if not table[name].dtype.is_numeric() and table[name].dtype not in (pl.String, pl.Null):
+        raise DataError(f"{path} column {name} holds values of type {table[name].dtype}, not numbers. Export it again.")
     parsed = table[name].cast(pl.Float64, strict=False)
     if parsed.null_count():
         row = int(parsed.is_null().arg_max() or 0)
@@ -164,6 +173,8 @@ def _numbers(path: Path, table: pl.DataFrame, name: str) -> Array:
 def _texts(path: Path, table: pl.DataFrame, name: str) -> list[str]:
     import polars as pl
 
+    if table[name].dtype.is_nested() or table[name].dtype == pl.Binary:
+        raise DataError(f"{path} column {name} holds values of type {table[name].dtype}, not names. Export it again.")
     column = table[name].cast(pl.String)
     if column.null_count():
         raise DataError(f"{path} row {int(column.is_null().arg_max() or 0) + 1}: {name} is empty. Name every device.")
@@ -175,7 +186,7 @@ def _round_numbers(path: Path, table: pl.DataFrame) -> list[int]:
     if "round" not in table.columns:
         return [0] * table.height
     values = _numbers(path, table, "round")
-    wrong = np.flatnonzero(~((values >= 0) & (values == np.floor(values))))
+    wrong = np.flatnonzero(~((values >= 0) & (values == np.floor(values)) & np.isfinite(values)))
     if wrong.size:
         row = int(wrong[0])
         raise DataError(f"{path} row {row + 1}: round is {values[row]}, but must be 0, 1, 2, ... Correct the row.")
@@ -192,9 +203,10 @@ def _cells(
             first = row_of[key] + 1
             raise DataError(f"{path} row {row + 1}: device {key[1]!r} in round {key[0]} is also row {first}. Keep one.")
         row_of[key] = row
-    missing = [(number, name) for number in rounds for name in devices if (number, name) not in row_of]
-    if missing:
-        number, name = missing[0]
+    # One at a time: a file with a new device in every row has as many gaps as the square of its rows.
+    gaps = ((number, name) for number in rounds for name in devices if (number, name) not in row_of)
+    if (gap := next(gaps, None)) is not None:
+        number, name = gap
         raise DataError(f"{path} has no row for device {name!r} in round {number}. Add it, or drop that round.")
     return np.array([[row_of[number, name] for name in devices] for number in rounds], dtype=np.intp)
 
