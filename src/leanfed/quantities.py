@@ -154,6 +154,7 @@ COLUMNS: Final = (
     Quantity("test_s", C, float, "s", "evaluation on the device"),
     Quantity("upload_s", C, float, "s", "until the server saw the answer, less what an empty answer takes"),
     Quantity("frame_bytes", C, float, "byte", "coded update"),
+    Quantity("base_bytes", R + C, float, "byte", "base or differences sent down", "sum", "sum", since="0.2.0"),
     Quantity("message_bytes", R + C, float, "byte", "whole answers", "sum", "sum"),
     Quantity("measured_j", C, float, "J", "measured energy, where the platform tells"),
     *(Quantity(name, R, float, "1", f"clients {name}") for name in ("tested", "refused", "late", "lost")),

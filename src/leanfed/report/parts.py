@@ -113,10 +113,10 @@ def counts() -> dict[str, str]:
 def bits_part(run: RunFiles) -> Part:
     """Bits of all uploads, counted in four ways: the paper's, the exact one, coded bytes on the wire, and dense."""
     uploads = float(run.column("rounds", "participants").sum())
-    dense = run.column("rounds", "participants") * run.column("rounds", "download_bits")
+    whole_model = float(run.column("rounds", "download_bits").max(initial=0.0))  # differences are shorter
     counted = {name: float(np.nansum(run.column("rounds", COUNTED[name]))) for name in ("paper", "exact")}
     wire = float(np.nansum(run.column("rounds", COUNTED["wire"]))) if run.has("rounds", COUNTED["wire"]) else None
-    return {**counted, "wire": wire, "dense": float(dense.sum()), "uploads": uploads}
+    return {**counted, "wire": wire, "dense": uploads * whole_model, "uploads": uploads}
 
 
 def accuracy_part(run: RunFiles) -> Part:

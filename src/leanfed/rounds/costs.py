@@ -15,6 +15,7 @@ from leanfed.compression.values import VALUE_TYPES
 from leanfed.errors import SettingsError
 from leanfed.quantities import SCHEMA, in_order
 from leanfed.records import Floats, Ints, RoundPlan, Section
+from leanfed.rounds.broadcast import Differences
 from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.world import World
 from leanfed.wireless import cost
@@ -25,6 +26,7 @@ from leanfed.wireless.round_cost import RoundCost, Workload, round_cost
 
 OVER_CLIENTS: Final[dict[str, Callable[[Floats], Any]]] = {"sum": np.sum, "max": np.max, "mean": np.mean}
 
+SINCE: Final = {"computation", "values", "broadcast", "k_down", "values_down"}  # keys that version 0.1.0 did not have
 LONGEST_S, MOST_J = 1e9, 1e12  # of one device in one round, 30 years: beyond them a link counts as dead
 
 
@@ -50,6 +52,14 @@ class RadioSettings(Section):
     the mean stays; sign is one bit and the mean magnitude. Masks have no values. None: not rounded."""
     downlink: Literal["neglected", "broadcast"] = "neglected"
     """The broadcast of the shared part: free as in the paper, or at 33 dBm to the worst participant."""
+    broadcast: Literal["dense", "difference"] = "dense"
+    """What is broadcast: the shared part in 32-bit floats, or the largest entries of its difference to what the clients
+    have of it. They train and are tested on what they have; what was not sent is sent later. The first round, and any
+    client that has nothing or missed too much, gets the shared part itself."""
+    k_down: float = Field(default=0.1, gt=0, le=1)
+    """Share of the entries that a difference holds."""
+    values_down: Literal["float32", "float16", "bfloat16", "log8", "log4", "sign"] = "log8"
+    """What the values of a difference travel as."""
     wire: bool = False
     """Send every update through the real codec and measure its bytes."""
 
@@ -60,7 +70,7 @@ class RadioSettings(Section):
         if not isinstance(values, dict) or "head_step" not in values:
             return values
         rest = {name: value for name, value in values.items() if name != "head_step"}
-        if rest.keys() < cls.model_fields.keys() - {"computation", "values"}:  # those have come since
+        if rest.keys() < cls.model_fields.keys() - SINCE:
             raise ValueError(
                 "head_step is gone: computation = 'weights' or 'operations' rules pruning and head steps alike"
             )
@@ -95,6 +105,11 @@ class RadioSettings(Section):
     def scale_bits(self) -> int:
         """Bits of an upload for the scale of its values."""
         return 0 if self.values is None else VALUE_TYPES[self.values].beside_bits
+
+    @property
+    def differences(self) -> Differences | None:
+        """How differences are sent down; None: the shared part itself is."""
+        return Differences(self.k_down, self.values_down) if self.broadcast == "difference" else None
 
     def open_fleet(self, clients: int, seed: int) -> Fleet:
         """The devices of a run, one per client."""
@@ -182,9 +197,7 @@ class Accountant:
             ),
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
-            download_bits=radio.float_bits * float(self.world.vector_size + self.world.statistics_size)
-            if plan.participants
-            else 0.0,
+            download_bits=broadcast_bits(self.world, radio, plan.round) if plan.participants else 0.0,
         )
         state = of_participants(self.fleet.state(plan.round), plan.participants)
         cost = round_cost(state, workload, plan.share, downlink=self.settings.downlink)
@@ -266,6 +279,17 @@ def upload_bits(world: World, radio: RadioSettings, entries: Ints) -> tuple[Floa
     if form == "dense":
         return exact, exact
     return exact, paper_bits(size, entries / size, value_bits=radio.bits) + more
+
+
+def broadcast_bits(world: World, radio: RadioSettings, number: int) -> float:
+    """Bits of a round's broadcast, which every client hears: a difference where that is shorter, but for round 0.
+
+    Running statistics that are shared go along as they are.
+    """
+    beside, how = radio.float_bits * float(world.statistics_size), radio.differences
+    if number and how is not None and how.pays(world.vector_size):
+        return how.bits(world.vector_size) + beside
+    return radio.float_bits * float(world.vector_size) + beside
 
 
 def of_participants(state: FleetState, participants: tuple[int, ...]) -> FleetState:

@@ -19,6 +19,7 @@ from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.registry import Registry
 from leanfed.rounds.adversary import tampered
 from leanfed.rounds.aggregation import combined, stepped, update_server
+from leanfed.rounds.broadcast import advanced, seen
 from leanfed.rounds.client_store import ClientStore, States
 from leanfed.rounds.evaluation import Evaluation, Results, gathered, results_of
 from leanfed.rounds.exchange import Answers, check_range
@@ -84,7 +85,7 @@ class Engine(ABC):
         world = self.world
         liars = world.tamperers.intersection(plan.participants)
         single = world.aggregation.single_uploads or bool(liars) or world.ledger is not None
-        answers = self.exchange(server, clients, plan, single=single)
+        answers = self.exchange(seen(server), clients, plan, single=single)
         check_range(answers, plan.participants, world.training, plan.round)
         if liars:
             answers = tampered(world.adversary, answers, plan.participants, liars, world.task.seed, plan.round)
@@ -94,12 +95,13 @@ class Engine(ABC):
         else:
             mean, weights = combined(world.aggregation, len(server.shared), answers)
             after = update_server(world.algorithm, server, mean, answers, world.training, plan.round)
+        after, _ = advanced(world.differences, server, after, world.task.seed, plan.round)
         columns = (answers.loss, answers.samples, answers.entries, answers.coded_bits)
         return RoundOutcome(after, *columns, weights, answers.signals)
 
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """Test every client's model on its own test set."""
-        return gathered(self.world, self.test(server, clients, range(self.world.task.clients)))
+        return gathered(self.world, self.test(seen(server), clients, range(self.world.task.clients)))
 
     def test(self, server: ServerState, clients: ClientStore, some: Sequence[int]) -> Results:
         """Test the models of some clients on their own test sets."""

@@ -14,6 +14,7 @@ import polars as pl
 from leanfed.algorithms.contract import SIGNALS, ServerState
 from leanfed.quantities import type_of
 from leanfed.records import Floats, RoundPlan
+from leanfed.rounds.broadcast import seen, with_view_of
 from leanfed.rounds.budget import Budget
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.costs import Accountant
@@ -75,7 +76,7 @@ def play(
     for number in range(progress.round, rounds):
         planned = planner.plan(number)
         plan = planned.plan
-        probed = prober.row(progress.server, progress.clients, plan)
+        probed = prober.row(seen(progress.server), progress.clients, plan)
         began = time.perf_counter()
         if plan.participants:
             outcome = engine.run_round(progress.server, progress.clients, plan)
@@ -108,7 +109,9 @@ def play(
 
 def _without_participants(world: World, server: ServerState, number: int) -> ServerState:
     """The server after a round without participants: as before, but for the noise of a private run."""
-    return server if world.ledger is None else released(world, world.ledger, server, (), number)[0]
+    if world.ledger is None:
+        return server
+    return with_view_of(server, released(world, world.ledger, server, (), number)[0])
 
 
 def spent(world: World, rounds: int) -> dict[str, float | None]:

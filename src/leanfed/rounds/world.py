@@ -16,6 +16,7 @@ from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import Aggregation, WeightedMean
+from leanfed.rounds.broadcast import Differences
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import STATISTICS
 from leanfed.rounds.privacy import Ledger
@@ -43,6 +44,7 @@ class World:
     adversary: Adversary = field(default_factory=Adversary)
     ledger: Ledger | None = None  # of a private run
     values: str = "float32"  # what uploaded values travel as
+    differences: Differences | None = None  # how differences are sent down; None: the shared part itself is
     device: torch.device = CPU  # where clients' models are trained and tested
     precision: Precision = "float32"  # of forward passes
     reports: bool = False  # whether clients say what the planner measures progress by

@@ -253,6 +253,7 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
         adversary=settings.adversary,
         ledger=_ledger(settings, task),
         values=settings.radio.values or "float32",
+        differences=settings.radio.differences,
         device=device_of(settings.run.device),
         precision=settings.run.precision,
         reports=settings.allocation.measures,

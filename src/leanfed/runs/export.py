@@ -21,6 +21,7 @@ from leanfed.algorithms.learner import one_thread
 from leanfed.errors import InputError, LeanfedError, MissingExtraError
 from leanfed.files import sha256_of, write_atomically, write_text
 from leanfed.results import RunFolder
+from leanfed.rounds.broadcast import seen
 from leanfed.rounds.evaluation import scored, used_weights
 from leanfed.rounds.world import World
 from leanfed.runs.build import build_world
@@ -106,7 +107,7 @@ def client_model(folder: RunFolder, client: int, data_dir: str | Path | None = N
     server, state = _states(folder.weights, client)
     learner = world.new_learner()
     with one_thread():
-        learner.model.load(used_weights(world, server, state, learner, client))
+        learner.model.load(used_weights(world, seen(server), state, learner, client))
     model = world.task.new_model("base")
     model.load_state_dict({name: value.clone() for name, value in learner.model.model.state_dict().items()})
     return world, model.eval()

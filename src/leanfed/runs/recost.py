@@ -25,7 +25,7 @@ from leanfed.runs.outcome import Run
 from leanfed.runs.settings import Settings
 
 FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what a method with its own rates learns
-COSTLY = ("wire", "value_bits", "values")  # keys of the radio that can
+COSTLY = ("wire", "value_bits", "values", "broadcast", "k_down", "values_down")  # keys of the radio that can
 
 
 def recost(source: str | Path, settings: Settings, out: str | Path, *, data_dir: str | Path | None = None) -> Run:

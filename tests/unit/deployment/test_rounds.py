@@ -18,6 +18,7 @@ from leanfed.errors import LeanfedError, SettingsError
 from leanfed.results import RunFolder
 from leanfed.tasks.task import build_task
 
+CODED = {"values": "log4", "broadcast": "difference", "values_down": "log4", "downlink": "broadcast"}
 FAST = {"rule": "joint", "form": "fast", "deadline_s": 5.0, "energy_budget_j": None}
 
 
@@ -31,7 +32,7 @@ FAST = {"rule": "joint", "form": "fast", "deadline_s": 5.0, "energy_budget_j": N
         {"training": {"batch_size": 8, "optimizer": "adam", "optimizer_part": "private", "optimizer_rate": 0.001}},
         {"allocation": FAST},
         {"allocation": FAST | {"form": "tuned"}},
-        {"algorithm": {"name": "flpdsp", "sparsify": {"error_feedback": True}}, "radio": {"values": "log4"}},
+        {"algorithm": {"name": "flpdsp", "sparsify": {"error_feedback": True}}, "radio": CODED},
         {"algorithm": {"name": "fedbabu", "tune_steps": 2}},
     ],
     ids=["flpdsp", "fedmask", "momentum", "steps", "adam", "joint", "measured", "coded", "tuned"],
@@ -43,7 +44,16 @@ def test_a_fleet_learns_what_the_simulator_learns(tmp_path: Path, changes: dict[
     there = leanfed.run(settings, tmp_path / "simulated").rounds
     here = trial.table("rounds")
     assert here["train_loss"].to_list() == there["train_loss"].to_list()
-    for name in ("accuracy", "loss", "worst_decile", "majority_guess", "latency_s", "energy_j", "upload_bits"):
+    for name in (
+        "accuracy",
+        "loss",
+        "worst_decile",
+        "majority_guess",
+        "latency_s",
+        "energy_j",
+        "upload_bits",
+        "download_bits",
+    ):
         np.testing.assert_allclose(here[name].to_numpy(), there[name].to_numpy(), rtol=1e-12)
     by_client = RunFolder(tmp_path / "simulated").read_table("evaluations")
     assert by_client.height == 2 * CLIENTS  # tested after the second round and after the last

@@ -33,13 +33,16 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Carry out an order: test if asked, train if asked."""
     from leanfed.deployment.learning.config import node_config, run_config
-    from leanfed.deployment.learning.messages import ORDER, Order, base_frame, pack, unpack
+    from leanfed.deployment.learning.messages import ORDER, Behind, BehindError, Order, base_frames, pack, unpack
     from leanfed.deployment.learning.work import carry_out
 
     config = run_config(context.run_config)
     order = unpack(message.content, ORDER, Order)
     node = node_config(context.node_config, config)
-    answer, device = carry_out(order, base_frame(message.content), config.settings, node)
+    try:
+        answer, device = carry_out(order, base_frames(message.content), config.settings, node)
+    except BehindError as error:
+        return Message(pack(behind=Behind(run=order.run, token=order.token, why=str(error))), reply_to=message)
     return Message(pack(answer=answer, device=device), reply_to=message)
 
 

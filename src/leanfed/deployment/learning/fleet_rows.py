@@ -83,13 +83,18 @@ def rows_of(
     *,
     counts: Mapping[str, int],
     elapsed_s: float,
+    sent_down: Mapping[int, int],
     due: bool,
 ) -> PendingRound:
-    """Predicted and measured values of one round; `plan` contains the clients whose updates were applied."""
+    """Predicted and measured values of one round; `plan` contains the clients whose updates were applied.
+
+    `sent_down` has the bytes of base and differences that each client was sent, those that only tested included.
+    """
     bill = accountant.bill(plan, outcome)
     answers = [accepted[client] for client in plan.participants]
     row = {**round_row(accountant.world, plan, outcome, None), **bill.round_row(), "elapsed_s": elapsed_s}
     row |= {"message_bytes": float(sum(one.message_bytes for one in answers)), "tested": 0}
+    row["base_bytes"] = float(sum(sent_down.values()))
     row |= {name: counts.get(name, 0) for name in ("refused", "late", "lost")}
     columns = {**client_columns(plan, outcome, None), **bill.client_columns()}
     columns |= {
@@ -99,6 +104,7 @@ def rows_of(
         "test_s": [one.answer.test_s for one in answers],
         "upload_s": [one.upload_s for one in answers],
         "frame_bytes": [float(len(one.answer.frame)) for one in answers],
+        "base_bytes": [float(sent_down.get(client, 0)) for client in plan.participants],
         "message_bytes": [float(one.message_bytes) for one in answers],
         "measured_j": [one.device.step_j for one in answers],
     }

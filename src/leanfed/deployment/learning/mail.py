@@ -21,7 +21,9 @@ from leanfed.deployment.learning.checks import Expected, check_answer, check_cla
 from leanfed.deployment.learning.members import Member, Members
 from leanfed.deployment.learning.messages import (
     ANSWER,
+    BEHIND,
     Answer,
+    Behind,
     Declined,
     Device,
     Hello,
@@ -154,6 +156,7 @@ class Inbox:
     accepted: dict[int, Accepted] = field(default_factory=dict)
     use_late: int = 0  # updates that are at most this many rounds late are used; 0: none
     came_late: dict[int, Accepted] = field(default_factory=dict)  # and wait for the end of the round
+    behind: list[Expected] = field(default_factory=list)  # awaited orders whose nodes need the base first
     tested: dict[int, tuple[float, float]] = field(default_factory=dict)  # client -> (accuracy, loss)
     counts: Counter[str] = field(default_factory=Counter)  # of this round
     totals: Counter[str] = field(default_factory=Counter)  # of the run
@@ -161,7 +164,7 @@ class Inbox:
     def open_round(self, number: int) -> None:
         """Forget the last round's updates; what is still under way is late from now on."""
         self.round = number
-        self.waiting, self.accepted, self.counts = {}, {}, Counter()
+        self.waiting, self.accepted, self.behind, self.counts = {}, {}, [], Counter()
 
     def take(self, delivery: Delivery, online: set[int]) -> None:
         """Sort one delivery."""
@@ -180,12 +183,29 @@ class Inbox:
             self._count("lost", **facts, why=_what_went_wrong(delivery.message))
         else:
             try:
-                self._accept(delivery, delivery.message, member)
+                if BEHIND in delivery.message.content:
+                    self._take_behind(delivery.message, expected, member, **facts)
+                else:
+                    self._accept(delivery, delivery.message, member)
             except MessageError as error:
                 self._refuse(member, error, **facts)
 
+    def _take_behind(self, message: Message, expected: Expected, member: Member, **facts: object) -> None:
+        """Let a node have the base that could not follow the differences; who cannot read the base is refused."""
+        said, order = unpack(message.content, BEHIND, Behind), expected.order
+        if (said.run, said.token) != (order.run, order.token):
+            raise MessageError("replayed", "it repeats the token of another order")
+        if order.views is None or (len(order.views) == 1 and not member.view):
+            raise MessageError("malformed", "it says to be behind, though it was sent the base")
+        member.view = ""
+        self.behind.append(expected)
+        self._count("behind", **facts, why=said.why)
+
     def _take_late(self, delivery: Delivery, member: Member, order: Order) -> None:
         """Keep a late update for the round that it meets, unless it is too old or its client has a newer order."""
+        if delivery.message is not None and not delivery.message.has_error() and BEHIND in delivery.message.content:
+            member.view = ""
+            return
         usable = order.train and member.order == order.token and self.round - order.round <= self.use_late
         if not usable or not self.use_late or delivery.message is None or delivery.message.has_error():
             return
@@ -214,6 +234,7 @@ class Inbox:
         check_claims(answer, device, expected, delivery.waited_s)
         upload = read_update(answer, expected) if expected.order.train else None
         member.device = device
+        member.view = expected.order.views[-1] if expected.order.views else ""
         if answer.accuracy is not None and answer.test_loss is not None and expected.order.evaluate and not late:
             self.tested[member.client] = (answer.accuracy, answer.test_loss)
         if answer.store != "kept":

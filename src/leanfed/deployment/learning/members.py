@@ -27,6 +27,7 @@ class Member:
     set_aside: bool = False
     missed: int = 0  # deadlines in a row
     rests_until: int = 0  # the round in which it is asked again
+    view: str = ""  # what it has of the base, where differences are sent; empty: nothing that we know of
     order: str = ""  # token of the last order that it was sent
     wait_s: float | None = None  # between answering and our seeing it, of an answer with nothing in it
     upload_bit_per_s: float | None = None  # of its last update
@@ -69,7 +70,7 @@ class Members:
         """Add a client, or give a known one its new node; what the server remembers of it stays."""
         known = self.by_client.get(hello.client)
         member = Member(hello.client, node, hello.samples, hello.test_samples, hello.majority_guess, device)
-        member.wait_s = wait_s
+        member.wait_s, member.view = wait_s, hello.view or ""
         if known is not None:
             member.applied, member.applied_token = known.applied, known.applied_token
             member.last_frame = known.last_frame

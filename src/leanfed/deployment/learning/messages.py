@@ -1,11 +1,13 @@
 """The messages between server and nodes: plain records and the codec's frames; nothing is ever unpickled.
 
-An order goes down with the base as one frame, the same object for every node, so that it is stored once. An answer
-comes up with the coded update as bytes in a plain record. Every field of an answer is checked as if it were hostile.
+An order goes down with the base as one frame, or with the differences that a node lacks, the same objects for every
+node, so that each is stored once. An answer comes up with the coded update as bytes in a plain record. Every field of
+an answer is checked as if it were hostile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -17,7 +19,8 @@ from leanfed.records import Section
 PROTOCOL: Final = 1
 UNKNOWN: Final = -1.0  # a reported number that a client could not measure; the others are shares
 FRAME_TYPE = "leanfed.frame"  # how an Array's bytes are to be read: by the codec, and by nothing else
-ANSWER, ORDER, BASE = "answer", "order", "base"
+ANSWER, ORDER, BASE, BEHIND = "answer", "order", "base", "behind"
+ViewName = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 RecordType = ArrayRecord | ConfigRecord | MetricRecord
 T = TypeVar("T", bound="WireRecord")
 
@@ -28,6 +31,10 @@ class MessageError(InputError):
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
         self.kind = kind
+
+
+class BehindError(InputError):
+    """The frames of an order do not lead on from what a node has: it needs the base."""
 
 
 class WireRecord(Section):
@@ -73,6 +80,8 @@ class Hello(WireRecord):
     """Accuracy on its test set of always naming its most frequent training label."""
     round: int = Field(ge=-1)
     """The last round in its store; -1: none."""
+    view: ViewName | None = None
+    """What it has of the base, where differences are sent; absent: nothing."""
     sent_at: float = Field(ge=0)
     """The node's clock when it answered."""
 
@@ -104,6 +113,17 @@ class Order(WireRecord):
     """l, the client's share of the band; advice to its radio."""
     head_steps: int | None = Field(default=None, ge=1, le=10_000)
     """Steps of the head on a batch; None: the method's own number."""
+    views: list[ViewName] | None = Field(default=None, min_length=1)
+    """Where differences are sent: the views that the frames lead through, last the one to train on. A node that has one
+    of them adds the differences behind it. One view with one frame: the frame is the base. Absent: it is not kept."""
+
+
+class Behind(WireRecord):
+    """A node's reply to an order whose differences do not lead on from what it has; it is sent the base."""
+
+    run: str
+    token: str
+    why: str
 
 
 class Answer(WireRecord):
@@ -156,18 +176,24 @@ def unpack(content: RecordDict, name: str, kind: type[T]) -> T:
         raise MessageError(kind_of, f"{name}.{key}: {detail['msg'][:1].lower()}{detail['msg'][1:]}") from None
 
 
-def base_record(frame: bytes) -> ArrayRecord:
-    """The base as Flower carries it: in chunks, its bytes untouched."""
-    return ArrayRecord({"frame": Array("uint8", (len(frame),), FRAME_TYPE, frame)})
+def base_record(frames: Sequence[bytes]) -> ArrayRecord | None:
+    """The base or differences as Flower carries them: in chunks, their bytes untouched; None where there are none."""
+    arrays = {_name(n): Array("uint8", (len(frame),), FRAME_TYPE, frame) for n, frame in enumerate(frames)}
+    return ArrayRecord(arrays) if arrays else None
 
 
-def base_frame(content: RecordDict) -> bytes:
-    """The bytes of the base in a message."""
+def base_frames(content: RecordDict) -> list[bytes]:
+    """The frames of the base or of differences in a message, in their order."""
     record = content.get(BASE)
-    array = record.get("frame") if isinstance(record, ArrayRecord) else None
-    if array is None or array.stype != FRAME_TYPE:
-        raise MessageError("malformed", "it has no base")
-    return array.data
+    arrays = dict(record) if isinstance(record, ArrayRecord) else {}
+    names = [_name(n) for n in range(len(arrays))]
+    if set(names) != set(arrays) or any(array.stype != FRAME_TYPE for array in arrays.values()):
+        raise MessageError("malformed", "its base is not made of frames")
+    return [arrays[name].data for name in names]
+
+
+def _name(place: int) -> str:
+    return f"frame.{place}" if place else "frame"
 
 
 def wire_bytes(content: RecordDict) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from leanfed.algorithms.contract import SIGNALS
 from leanfed.deployment.learning.checks import Expected
@@ -25,8 +25,12 @@ def make_orders(
     *,
     evaluate: bool,
     values: str,
+    views: Callable[[Member], Sequence[str] | None] = lambda member: None,
 ) -> list[Expected]:
-    """Training for the plan's participants; where a test is due, all members test, participants before they train."""
+    """Training for the plan's participants; where a test is due, all members test, participants before they train.
+
+    `views` names those that a member is led through where differences are sent.
+    """
     given = _given(plan, world) if plan is not None else {}
     expected = []
     for member in members:
@@ -46,6 +50,7 @@ def make_orders(
             r=r,
             share=share,
             head_steps=plan.head_steps if plan is not None and member.client in given else None,
+            views=None if (through := views(member)) is None else list(through),
         )
         mask = world.algorithm.upload_form == "mask"
         size = world.vector_size

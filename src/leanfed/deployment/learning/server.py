@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,24 +13,25 @@ from typing import Any
 import numpy as np
 from flwr.serverapp import Grid
 
-from leanfed.compression.codec import encode
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.bindings import Bindings
-from leanfed.deployment.learning.checks import digest
+from leanfed.deployment.learning.checks import Expected, digest
 from leanfed.deployment.learning.config import RunConfig
 from leanfed.deployment.learning.fleet_rows import PendingRound, outcome_of, rows_of
 from leanfed.deployment.learning.good_states import GoodStates
 from leanfed.deployment.learning.mail import Accepted, Clock, Inbox, Letter, Post
 from leanfed.deployment.learning.members import Members
-from leanfed.deployment.learning.messages import HelloRequest, base_record, pack
+from leanfed.deployment.learning.messages import HelloRequest, pack
 from leanfed.deployment.learning.orders import make_orders
 from leanfed.deployment.learning.planning import FleetPlanner, far_world
 from leanfed.deployment.learning.reported_fleet import DeviceReport
 from leanfed.deployment.learning.screen import Screen, capped
+from leanfed.deployment.learning.views import Views
 from leanfed.errors import LeanfedError, SettingsError
 from leanfed.records import RoundPlan
 from leanfed.results import RunFolder, joined
 from leanfed.rounds.aggregation import stepped
+from leanfed.rounds.broadcast import advanced
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
@@ -86,6 +87,8 @@ class FleetServer:
         self._counted: dict[int, int] = {}  # client -> samples, as the planner was built
         self._turned_back = 0  # times that the run has diverged since it last got further
         self._furthest = 0
+        self.views: Views  # what nodes have of the base; set when the state is loaded
+        self._sent_down: Counter[int] = Counter()  # client -> bytes of base and differences in this round
         self._overdue: frozenset[int] = frozenset()  # clients that had not answered at the last deadline
 
     def play(self) -> None:
@@ -137,6 +140,10 @@ class FleetServer:
         online = self.post.online() if any(one.sent.letter.expected is None for one in deliveries) else set()
         for delivery in deliveries:
             self.inbox.take(delivery, online)
+        behind, self.inbox.behind = self.inbox.behind, []
+        if behind:
+            views = list(self.views.parcel().views or ())
+            self._send([replace(one, order=one.order.model_copy(update={"views": views})) for one in behind])
 
     def _available(self) -> list[int]:
         """Clients that can be given an order now."""
@@ -147,6 +154,7 @@ class FleetServer:
 
     def _round(self, progress: Progress, checkpoints: Checkpoints) -> Progress:
         """Run one round; repeated until a quorum answers, for at most `attempts` times."""
+        self._sent_down = Counter()
         for attempt in range(self.config.attempts):
             began = self.clock.steady()
             planned = self._plan(progress.round)
@@ -288,30 +296,23 @@ class FleetServer:
         """Send the base and every client's order, then wait for answers until the deadline."""
         self.inbox.open_round(progress.round)
         evaluate = self.pending is not None and self.pending.due
-        base = base_record(encode(len(progress.server.shared), None, progress.server.shared.numpy()))
-        letters = []
         there = self._available()
         if plan is not None:  # whoever rests is not asked to test either
             there = [client for client in there if client in self._planner().available]
-        chosen = [self.inbox.members[client] for client in there]
-        values = self.settings.radio.wire_type
-        world = self._planner().world
-        for expected in make_orders(
-            self.run_name, progress.round, chosen, plan, world, evaluate=evaluate, values=values
-        ):
-            order = expected.order
-            kind = "train" if order.train else "evaluate"
-            node = self.inbox.members[order.client].node
-            letters.append(Letter(node, pack(order=order, base=base), kind, str(progress.round), expected))
-            self.inbox.waiting[order.token] = order.client
-            self.inbox.members[order.client].order = order.token
-        rounds = 1 + self.inbox.use_late  # a late update can be used only while its message is valid
-        for letter in self.post.send(letters, rounds * self.config.deadline_s + GRACE_S):
-            if letter.expected is not None:
-                self.inbox.waiting.pop(letter.expected.order.token)
+        orders = make_orders(
+            self.run_name,
+            progress.round,
+            [self.inbox.members[client] for client in there],
+            plan,
+            self._planner().world,
+            evaluate=evaluate,
+            values=self.settings.radio.wire_type,
+            views=lambda member: self.views.parcel(member.view).views,
+        )
+        self._send(orders)
         end = self.clock.steady() + self.config.deadline_s
         hurried = plan is not None and (self.config.close_at < 1 or self.config.over_selection > 0)
-        target = self._target(plan) if plan is not None and hurried else len(letters) + 1
+        target = self._target(plan) if plan is not None and hurried else len(orders) + 1
         while self.inbox.waiting and self.clock.steady() < end:
             self._collect()
             if len(self.inbox.accepted) >= target:
@@ -321,6 +322,26 @@ class FleetServer:
         late = self.clock.steady() >= end
         self._overdue = frozenset(self.inbox.waiting.values()) if late else frozenset()
         self.inbox.waiting.clear()
+
+    def _send(self, orders: Sequence[Expected]) -> None:
+        """Send orders, each with what brings its node to the newest view of the base."""
+        letters = []
+        for expected in orders:
+            order, member = expected.order, self.inbox.members[expected.order.client]
+            parcel = self.views.parcel(member.view)
+            if parcel.unknown:
+                facts = {"round": order.round, "client": order.client, "node": member.node, "view": member.view}
+                self.inbox.audit.write("unknown_view", **facts)
+            content = pack(order=order, base=parcel.record)
+            kind = "train" if order.train else "evaluate"
+            letters.append(Letter(member.node, content, kind, str(order.round), expected))
+            self.inbox.waiting[order.token] = order.client
+            member.order = order.token
+            self._sent_down[order.client] += parcel.bytes
+        rounds = 1 + self.inbox.use_late  # a late update can be used only while its message is valid
+        for letter in self.post.send(letters, rounds * self.config.deadline_s + GRACE_S):
+            if letter.expected is not None:
+                self.inbox.waiting.pop(letter.expected.order.token)
 
     def _apply(self, progress: Progress, planned: Planned, checkpoints: Checkpoints, elapsed_s: float) -> Progress:
         """Update the base, complete the last round's rows, and save everything before the next orders are sent."""
@@ -334,7 +355,9 @@ class FleetServer:
             age = np.array([number - accepted[client].order.round for client in members])
             # An update that is a rounds late counts for 1 / sqrt(1 + a) of its weight (FedAsync's polynomial, a = 1/2).
             mean = planner.world.aggregation.combine(len(server.shared), gamma[members] / np.sqrt(1 + age), uploads)
-            server = stepped(self.settings.algorithm, server, mean, self.settings.training, number)
+            moved = stepped(self.settings.algorithm, server, mean, self.settings.training, number)
+            server, difference = advanced(self.views.how, server, moved, self.settings.seed, number)
+            self.views.advance(server, difference)
         outcome = outcome_of(server, accepted)
         self._complete_pending()
         finished = self.pending
@@ -346,6 +369,7 @@ class FleetServer:
             accepted,
             counts=self.inbox.counts,
             elapsed_s=elapsed_s,
+            sent_down=self._sent_down,
             due=(number + 1) % self.settings.evaluation.every == 0 or number + 1 == self.settings.rounds,
         )
         for client in plan.participants:
@@ -355,8 +379,9 @@ class FleetServer:
         planner.planner.observe(self.pending.row)
         planner.done(number, plan.participants)
         after = Progress(number + 1, server, progress.clients)
-        frames = finished.frames() if finished is not None else {}
-        checkpoints.save(after, frames, self._extra())
+        saved, differences = self.views.packed(server)
+        rows = finished.frames() if finished is not None else {}
+        checkpoints.save(replace(after, server=saved), rows, self._extra(differences))
         checkpoints.wait()
         self.good.keep()
         if after.round > self._furthest:
@@ -371,19 +396,23 @@ class FleetServer:
         world = far_world(self.settings, {}, {})
         no_clients = ClientStore(0, lambda client: self.settings.algorithm.start_client(world.task, client))
         progress = checkpoints.load(world)
+        how, self._sent_down = self.settings.radio.differences, Counter()
         if progress is None:
-            return Progress(0, self.settings.algorithm.start_server(world.task), no_clients)
+            start, self.views = Views.unpacked(how, self.settings.algorithm.start_server(world.task))
+            return Progress(0, start, no_clients)
         extra = checkpoints.extra
+        server, self.views = Views.unpacked(how, progress.server, extra.get("differences", ()))
         self.inbox.members = Members.from_json(extra["members"])
         self.inbox.totals = Counter(extra["totals"])
         self.screen.remember(extra.get("screen", {}))
         self.pending = PendingRound(**extra["held"])
         self._planner().planner.remember(extra["planner"])
-        return Progress(progress.round, progress.server, no_clients)
+        return Progress(progress.round, server, no_clients)
 
-    def _extra(self) -> dict[str, Any]:
+    def _extra(self, differences: list[dict[str, Any]]) -> dict[str, Any]:
         """State for a resumed server besides the base: members, totals, the planner's memory, the pending round."""
         return {
+            "differences": differences,
             "members": self.inbox.members.to_json(),
             "totals": dict(self.inbox.totals),
             "planner": self._planner().planner.memory(),

@@ -2,7 +2,8 @@
 
 There are at most two states: `committed`, which the server has applied, and `pending`, which it may not have applied.
 An order names the client's last applied round: pending then becomes committed, or is dropped as if the client had not
-taken part. Random streams depend on seed, client and round only, so nothing else needs to be stored.
+taken part. Random streams depend on seed, client and round only, so nothing else needs to be stored. Where differences
+of the base are sent, what the node has of it lies beside the states.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+from torch import Tensor
 
 from leanfed.algorithms.contract import ClientState
 from leanfed.errors import StorageError
@@ -39,6 +42,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 SENT = "sent.jsonl"
 PRIVATE = "private"
+VIEW_DIGITS = 32  # of the SHA-256 that names a view
 Standing = Literal["kept", "fresh", "ahead"]
 
 
@@ -101,6 +105,33 @@ class NodeStore:
         digest = hashlib.sha256(content).hexdigest()
         entry = {"file": name, "round": number, "token": token, "sha256": digest}
         self._write_manifest(self._manifest().get("committed"), entry)
+
+    @property
+    def view_name(self) -> str | None:
+        """The name of what the node has of the base; None where it has nothing, or nothing is kept."""
+        return next((name for name, _ in self._whole_views()), None)
+
+    def view(self) -> Tensor | None:
+        """What the node has of the base; None also where its file is damaged: the server then sends the base."""
+        content = next((content for _, content in self._whole_views()), None)
+        return None if content is None else torch.from_numpy(np.frombuffer(content, "<f4").astype(np.float32))
+
+    def keep_view(self, view: Tensor, name: str) -> None:
+        """Store the view of this name in place of all others; a name is a digest, so the file vouches for itself."""
+        if name != self.view_name:
+            write_new(self.folder / f"view-{name}.f32", view.numpy().astype("<f4").tobytes())
+        for path in self.folder.glob("view-*.f32"):
+            if path.name != f"view-{name}.f32":
+                remove(path)
+
+    def _whole_views(self) -> Iterator[tuple[str, bytes]]:
+        """(name, content) of the files whose content is what the name says; after a kill there may be two."""
+        for path in sorted(self.folder.glob("view-*.f32")):
+            with explained(path, "read"):
+                content = path.read_bytes()
+            name = path.stem.removeprefix("view-")
+            if len(name) == VIEW_DIGITS and hashlib.sha256(content).hexdigest().startswith(name):
+                yield name, content
 
     def note_sent(self, number: int, frame: bytes) -> None:
         """Log an update that is about to be sent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,11 +19,12 @@ from leanfed.deployment.learning.config import NodeConfig, read_settings
 from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
 from leanfed.deployment.learning.messages import UNKNOWN, Answer, Device, Hello, MessageError, Order
 from leanfed.deployment.learning.store import NodeStore
+from leanfed.deployment.learning.views import followed, read_base
 from leanfed.deployment.operations.log_watch import DECLINES
 from leanfed.errors import LeanfedError, SettingsError
 from leanfed.rounds.evaluation import client_result
 from leanfed.rounds.exchange import train
-from leanfed.rounds.wire import from_frame, to_frame
+from leanfed.rounds.wire import to_frame
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
 from leanfed.tasks.guess import guess_score
@@ -76,7 +78,7 @@ def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device
     bench, client = bench_of(settings_text, node), node.client_id
     task = bench.world.task
     with NodeStore(Path(node.store), run, client, bench.settings.seed).open() as store:
-        last = store.round
+        last, view = store.round, store.view_name
     rows, tests = task.partition.train[client], task.partition.test[client]
     hello = Hello(
         client=client,
@@ -84,6 +86,7 @@ def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device
         test_samples=len(tests),
         majority_guess=guess_score(task.loss, task.train.labels[rows], task.test.labels[tests], task.outputs),
         round=last,
+        view=view,
         sent_at=time.time(),
     )
     return hello, Device(flops_per_s=calibrate(), battery=battery())
@@ -99,14 +102,14 @@ def decline(node: NodeConfig, error: LeanfedError) -> str:
     return why
 
 
-def carry_out(order: Order, base: bytes, settings_text: str, node: NodeConfig) -> tuple[Answer, Device]:
+def carry_out(order: Order, frames: Sequence[bytes], settings_text: str, node: NodeConfig) -> tuple[Answer, Device]:
     """One client's round: returns the answer to an order; the head stays in the store."""
     began = time.perf_counter()
     bench, client = bench_of(settings_text, node), node.client_id
     if order.client != client:
         raise MessageError("malformed", f"the order is for client {order.client}, this node is client {client}")
-    shared = _read_base(base, bench)
     with NodeStore(Path(node.store), order.run, client, bench.settings.seed).open() as store:
+        shared = _shared(order, frames, bench, store)
         settled = store.settle(order.applied, order.applied_token)
         state = settled.state or bench.world.algorithm.start_client(bench.world.task, client)
         ready = time.perf_counter()
@@ -151,10 +154,11 @@ def _test(bench: Bench, shared: Tensor, state: ClientState, client: int) -> tupl
     return result.scores["accuracy"], result.loss
 
 
-def _read_base(frame: bytes, bench: Bench) -> Tensor:
-    """The shared part, checked to be dense and of the right size."""
+def _shared(order: Order, frames: Sequence[bytes], bench: Bench, store: NodeStore) -> Tensor:
+    """The shared part to train on; where differences are sent, the node keeps it for the next of them."""
     size = bench.world.vector_size
-    base = from_frame(frame, max_size=size)
-    if base.size != size or base.positions is not None:
-        raise MessageError("wrong-size", f"the base has {base.entries} of {base.size} entries, the model {size}")
-    return base.values
+    if order.views is None:
+        return read_base(frames, size)
+    view = followed(store.view(), order.views, frames, size)
+    store.keep_view(view, order.views[-1])
+    return view
