@@ -77,7 +77,7 @@ class Claim:
         """The form of FLPDSP-OPT that is judged (plain is the published one); none where it is about others."""
         words = {word for labels in self.rule.cells() for text in labels.values() for word in re.findall(r"\w+", text)}
         found = [form for form in FORMS if form in words]
-        return found[0] if len(found) == 1 else ""
+        return found[0] if len(found) == 1 and "tuned" not in words else ""  # tuned is compared with them, not one
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ class FleetSettings(Section):
     """Standard deviation of log-normal shadowing; 0 switches it off."""
     cpu_hz: tuple[Positive, Positive] = (0.5e9, 3.0e9)
     """Range from which clocks are drawn, uniformly."""
+    slow_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of devices whose clocks are slower than that by `slow_factor`; the same ones in every round."""
+    slow_factor: float = Field(default=10.0, ge=1, le=1e6)
+    """How many times slower they are."""
     power_dbm: tuple[Finite, Finite] = (20.0, 28.0)
     """Range from which transmit powers are drawn, uniformly in dBm."""
     noise_dbm_per_hz: Finite = -174.0
@@ -117,11 +121,20 @@ class SampledFleet(Fleet):
         return FleetState(
             gain=self._gain(number),
             power_w=dbm_to_w(self._stream("power", number).uniform(*s.power_dbm, s.devices)),
-            cpu_hz=self._stream("cpu", number).uniform(*s.cpu_hz, s.devices),
+            cpu_hz=self._stream("cpu", number).uniform(*s.cpu_hz, s.devices) / self._slowness(),
             energy_coefficient=np.full(s.devices, s.energy_coefficient),
             bandwidth_hz=np.asarray(bandwidth_in_round(s, self.seed, number)),
             noise_w_per_hz=float(dbm_to_w(s.noise_dbm_per_hz)),
         )
+
+    def _slowness(self) -> Array | float:
+        """(N,) by what factor clocks are slower than drawn."""
+        s, slow = self.settings, round(self.settings.slow_share * self.settings.devices)
+        if not slow:
+            return 1.0
+        factors = np.ones(s.devices)
+        factors[stream(self.seed, "fleet", "slow").permutation(s.devices)[:slow]] = s.slow_factor
+        return factors
 
     def _gain(self, number: int) -> Array:
         """Path loss, times fading and shadowing where they are switched on."""

@@ -105,3 +105,10 @@ def test_stacking_adds_rounds_in_front():
 def test_settings_out_of_range_are_refused_by_name(field, value):
     with pytest.raises(ValidationError, match=field):
         FleetSettings(**{field: value})
+
+
+def test_slow_devices_are_the_same_in_every_round_and_ten_times_slower() -> None:
+    plain, slow = (SampledFleet(FleetSettings(devices=20, slow_share=share), seed=3) for share in (0.0, 0.25))
+    ratios = np.stack([plain.state(number).cpu_hz / slow.state(number).cpu_hz for number in range(3)])
+    assert sorted(ratios[0].round(9).tolist()) == [1.0] * 15 + [10.0] * 5
+    np.testing.assert_allclose(ratios, np.broadcast_to(ratios[0], ratios.shape))

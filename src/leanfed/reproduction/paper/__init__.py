@@ -16,6 +16,7 @@ from leanfed.reproduction.paper import (
     personal,
     svhn,
     theta,
+    tuned,
     values,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "personal",
     "svhn",
     "theta",
+    "tuned",
     "values",
 ]
