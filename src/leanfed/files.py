@@ -12,11 +12,14 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import lock_descriptor
 
 from leanfed.errors import BusyError, StorageError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 DEEPEST = 64  # levels of a JSON or TOML value
 LONGEST_BITS = 997  # of a whole number, about 300 digits: more than a float can hold
@@ -103,6 +106,19 @@ def write_frame(path: Path, write: Callable[[Path], None]) -> None:
             raise OSError(str(error)) from error
 
     write_atomically(path, translated)
+
+
+def parquet_table(path: Path) -> pl.DataFrame:
+    """The table of a Parquet file; brackets in its name are a name.
+
+    Some damaged files make polars panic, by an error that no `except Exception` catches: it becomes one of polars' own.
+    """
+    import polars as pl
+
+    try:
+        return pl.read_parquet(path, glob=False)
+    except pl.exceptions.PanicException as error:
+        raise pl.exceptions.ComputeError("its columns contradict each other") from error
 
 
 def is_partial_of(path: Path, names: Collection[str]) -> bool:

@@ -23,6 +23,7 @@ from leanfed.files import (
     is_partial_of,
     lock_owner,
     make_folder,
+    parquet_table,
     read_json,
     remove,
     write_frame,
@@ -348,6 +349,6 @@ def read_parquet(path: Path) -> pl.DataFrame:
     import polars as pl
 
     try:
-        return pl.read_parquet(path, glob=False)  # brackets in a name are a name
+        return parquet_table(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise StorageError(f"{path} is not a readable Parquet file ({error}). Restore it or run again.") from error

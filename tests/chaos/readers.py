@@ -153,7 +153,7 @@ def changed_parquet(content: bytes, chance: random.Random) -> bytes:
     """Bytes changed, or a column of another type, with an empty field, or gone."""
     try:
         table = pl.read_parquet(io.BytesIO(content))
-    except pl.exceptions.PolarsError:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return damaged(content, chance)
     if chance.random() < 0.4 or not table.width or not table.height:
         return damaged(content, chance)

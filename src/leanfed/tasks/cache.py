@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leanfed.errors import DataError, StorageError
-from leanfed.files import explained, make_folder, read_json, sha256_of, write_json
+from leanfed.files import explained, make_folder, parquet_table, read_json, sha256_of, write_json
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource, MemorySource
 from leanfed.tasks.datasets import Samples as Samples
 from leanfed.tasks.hub import data_root, locate
@@ -65,7 +65,7 @@ def decode_parquet(file: Path, spec: DatasetSpec) -> Samples:
 
     wanted = [*spec.columns, spec.label]
     try:
-        table = pl.read_parquet(file, glob=False)
+        table = parquet_table(file)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{file} is not a readable Parquet file ({error}). Fetch it again.") from error
     if missing := [column for column in wanted if column not in table.columns]:

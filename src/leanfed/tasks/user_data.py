@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leanfed.errors import DataError, StorageError, nearest
-from leanfed.files import check_file, explained, sha256_of
+from leanfed.files import check_file, explained, parquet_table, sha256_of
 from leanfed.records import Ints
 from leanfed.tasks.cache import Samples, join_texts, local_samples, open_picture
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, LocalSource
@@ -301,7 +301,7 @@ def read_parquet(files: Sequence[Path], columns: Sequence[str] | None) -> polars
         check_file(file)
         with explained(file, "read"):
             try:
-                table = pl.read_parquet(file, glob=False)
+                table = parquet_table(file)
             except pl.exceptions.PolarsError as error:
                 raise DataError(f"{file} is not a readable Parquet file ({error}). Give another file.") from error
         if missing := [column for column in columns or () if column not in table.columns]:

@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from leanfed.errors import DataError
-from leanfed.files import check_file, explained, read_text, write_frame
+from leanfed.files import check_file, explained, parquet_table, read_text, write_frame
 from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, bandwidth_in_round, path_gain
 from leanfed.wireless.fleet_columns import COLUMNS, check_values, choose_columns
 from leanfed.wireless.units import Array, dbm_to_w
@@ -69,7 +69,9 @@ def read_fleet_text(
 ) -> MeasuredFleet:
     """A fleet from the text of a CSV file, checked as `read_fleet` does; `name` is what refusals call it."""
     path = Path(name)
-    return _checked_fleet(path, _parsed(path, BytesIO(text.encode())), settings, clients, seed)
+    if _kind(path) != ".csv":
+        raise DataError(f"{path} is not a text file. Give the fleet as CSV.")
+    return _checked_fleet(path, _parsed(path, text), settings, clients, seed)
 
 
 def _checked_fleet(
@@ -127,18 +129,18 @@ def _kind(path: Path) -> str:
 def _read_table(path: Path) -> pl.DataFrame:
     """The file as text (CSV) or as typed columns (Parquet); numbers are parsed where row and field can be named."""
     if _kind(path) == ".csv":
-        return _parsed(path, BytesIO(read_text(path).encode()))
+        return _parsed(path, read_text(path))
     check_file(path)
     with explained(path, "read"):
-        return _parsed(path, path)
+        return _parsed(path)
 
 
-def _parsed(path: Path, source: Path | BytesIO) -> pl.DataFrame:
-    """The table of a file or of its bytes."""
+def _parsed(path: Path, text: str | None = None) -> pl.DataFrame:
+    """The table of a Parquet file, or of a CSV file's text."""
     import polars as pl
 
     try:
-        return pl.read_csv(source, infer_schema=False) if _kind(path) == ".csv" else pl.read_parquet(source, glob=False)
+        return parquet_table(path) if text is None else pl.read_csv(BytesIO(text.encode()), infer_schema=False)
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{path} is not a readable table ({error}). Export it again as CSV or Parquet.") from error
 
