@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leanfed.allocation.compiled import compiled
+from leanfed.allocation.compiled import compiled, over_arrays
 from leanfed.wireless.rate import LN2 as LN2
 from leanfed.wireless.rate import capacity as plain_capacity
 
@@ -130,7 +130,7 @@ def share_for(bits_per_s: float, bandwidth_hz: float, snr: float) -> float:
     return snr / x
 
 
-@compiled
+@over_arrays
 def _bits_each(k: Any, size: Any, value_bits: Any, form: int) -> Any:
     out = np.empty(k.size)
     for i in range(k.size):
@@ -138,7 +138,7 @@ def _bits_each(k: Any, size: Any, value_bits: Any, form: int) -> Any:
     return out
 
 
-@compiled
+@over_arrays
 def _keep_rate_each(s: Any, value_bits: Any, form: int) -> Any:
     out = np.empty(s.size)
     for i in range(s.size):
@@ -146,7 +146,7 @@ def _keep_rate_each(s: Any, value_bits: Any, form: int) -> Any:
     return out
 
 
-@compiled
+@over_arrays
 def _rate_each(share: Any, bandwidth_hz: Any, snr: Any) -> Any:
     out = np.empty(share.size)
     for i in range(share.size):
@@ -154,7 +154,7 @@ def _rate_each(share: Any, bandwidth_hz: Any, snr: Any) -> Any:
     return out
 
 
-@compiled
+@over_arrays
 def _share_each(bits_per_s: Any, bandwidth_hz: Any, snr: Any) -> Any:
     out = np.empty(bits_per_s.size)
     for i in range(bits_per_s.size):
