@@ -119,6 +119,7 @@ def solver_part(run: RunFiles) -> Part:
         "solver": str(plans[-1].get("solver", "")),
         "deadline_most_s": run.setting("allocation.deadline_s", None),
         "of": len(plans),
+        "words": str(plans[-1].get("words", "")),
         "traces": [_trace(traced[place]) for place in thinned(len(traced), TRACES)] if traced else [],
     }
 

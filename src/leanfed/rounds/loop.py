@@ -151,10 +151,12 @@ def measured_signals(signals: Floats | None, gamma: Floats) -> dict[str, float |
     """Columns of what participants reported: means by weight, None where nobody could say; none without reports."""
     if signals is None:
         return {}
-    known = np.isfinite(signals)
-    weights = gamma[:, np.newaxis] * known
-    sums, total = (weights * np.where(known, signals, 0.0)).sum(0), weights.sum(0)
-    return {name: float(sums[i] / total[i]) if total[i] > 0.0 else None for i, name in enumerate(SIGNALS)}
+    means: dict[str, float | None] = {}
+    for name, values in zip(SIGNALS, signals.T, strict=True):
+        known = np.isfinite(values)
+        total = math.fsum(gamma[known])
+        means[name] = math.fsum(gamma[known] * values[known]) / total if total > 0.0 else None  # in no order
+    return means
 
 
 def further_scores(task: Task) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leanfed.algorithms.base import ALGORITHMS, Algorithm
-from leanfed.algorithms.contract import ServerState
+from leanfed.algorithms.contract import SIGNALS, ServerState
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import InfeasibleError, SettingsError
@@ -18,6 +18,7 @@ from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.costs import Accountant, RadioSettings
 from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.forms import HEAD_STEPS, AllocationSettings
+from leanfed.rounds.loop import measured_signals
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
@@ -286,3 +287,17 @@ def test_a_pace_that_nobody_can_keep_says_what_to_do(slow_fleet: Callable[..., P
 def test_theta_energy_and_solvers_that_cannot_be_had_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Settings.from_values(values)
+
+
+def test_what_clients_report_is_averaged_in_no_order_and_without_gaps() -> None:
+    signals = np.random.default_rng(1).uniform(size=(40, len(SIGNALS)))
+    signals[::3, -1] = np.nan
+    gamma = np.random.default_rng(2).uniform(size=40)
+    means = measured_signals(signals, gamma)
+    other = np.random.default_rng(3).permutation(40)
+    assert means == measured_signals(np.asfortranarray(signals[other]), gamma[other])
+    known = np.isfinite(signals[:, -1])
+    assert means["head_contraction"] == pytest.approx(np.average(signals[known, -1], weights=gamma[known]))
+    nothing = measured_signals(np.full((2, len(SIGNALS)), np.nan), gamma[:2])
+    assert set(nothing.values()) == {None}
+    assert measured_signals(None, gamma) == {}

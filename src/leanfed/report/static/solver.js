@@ -20,7 +20,7 @@
     if (view.value === "deadline" && part.deadline_most_s !== null) traces.push({ x: [x[0], x[x.length - 1]], y: [part.deadline_most_s, part.deadline_most_s], name: "the most that is allowed", mode: "lines", line: { color: lf.look(1).colour, dash: "dash", width: 1.6 } });
     const known = y.filter((value) => value !== null), log = view.log && Math.max(...known) > 0;
     return {
-      lead: `Between ${lf.number(Math.min(...known), 3)} and ${lf.number(Math.max(...known), 3)}${view.unit || ""}; planned ${SOLVERS[part.solver] || `with ${part.solver}`}.`,
+      lead: `Between ${lf.number(Math.min(...known), 3)} and ${lf.number(Math.max(...known), 3)}${view.unit || ""}; planned ${SOLVERS[part.solver] || `with ${part.solver}`}.${part.words ? ` In the last round ${part.words}.` : ""}`,
       traces, layout: lf.layout("round", view.y, { yaxis: log ? { type: "log", exponentformat: "power", dtick: 1 } : { rangemode: "tozero" }, showlegend: traces.length > 1 }),
       note: [zero ? "Gaps of exactly zero are drawn at 1e-16." : "", part.of > x.length ? `${x.length} of ${part.of} rounds, evenly spaced.` : ""].join(" ").trim(),
       table: { columns: ["round", view.y], rows: x.map((round, i) => [round, y[i]]) },
