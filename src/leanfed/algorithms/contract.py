@@ -17,6 +17,7 @@ from leanfed.compression.picks import Picks
 from leanfed.records import Floats, Ints, Section
 from leanfed.tasks.batch import Batch
 from leanfed.tasks.split import Split
+from leanfed.tasks.units import Units
 
 if TYPE_CHECKING:
     from leanfed.algorithms.uploads import Uploads
@@ -159,6 +160,7 @@ class Cohort:
     batches: Iterable[Batch]  # one per step, read once: inputs (C, B, ...), labels (C, B)
     steps: int  # number of batches
     values: str = "float32"  # what uploaded values travel as; engines round them (`rounds.coding`)
+    units: Units | None = None  # of the private part, for a method that prunes units
 
     @property
     def rate(self) -> float:

@@ -182,6 +182,7 @@ class BatchedEngine(Engine):
             batches=[Batch(*step) for step in zip(samples, labels, strict=True)],
             steps=len(samples),
             values=world.values,
+            units=world.units,
         )
 
     def _samples(self, clients: Sequence[int], number: int) -> Ints:
