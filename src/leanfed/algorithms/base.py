@@ -102,6 +102,11 @@ class Algorithm(Section):
         """How many weights the keep rate r applies to: that share of them takes part in a client's computation."""
         return 0
 
+    @property
+    def prunes_units(self) -> bool:
+        """Whether r applies to whole units of the private part, which clients then get as `Cohort.units`."""
+        return False
+
     def pruned_layers(self, split: Split) -> tuple[str, ...]:
         """The parameters that r applies to, of a method that prunes whole rows of some layers; else none."""
         return ()

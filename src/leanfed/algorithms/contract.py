@@ -17,6 +17,7 @@ from leanfed.compression.picks import Picks
 from leanfed.records import Floats, Ints, Section
 from leanfed.tasks.batch import Batch
 from leanfed.tasks.split import Split
+from leanfed.tasks.units import Units
 
 if TYPE_CHECKING:
     from leanfed.algorithms.uploads import Uploads
@@ -167,6 +168,7 @@ class Cohort:
     values: str = "float32"  # what uploaded values travel as; engines round them (`rounds.coding`)
     head_steps: int | None = None  # of the plan; None: the method's own number
     report: bool = False  # whether clients say what a planner measures progress by (`Updates.signals`)
+    units: Units | None = None  # of the private part, for a method that prunes units
 
     @property
     def rate(self) -> float:

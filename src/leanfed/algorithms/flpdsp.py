@@ -15,6 +15,7 @@ from leanfed.algorithms.base import ALGORITHMS, KeepRates, per_client
 from leanfed.algorithms.contract import Cohort, Learner, Training, Updates, Weights
 from leanfed.algorithms.decoupled import WithHead
 from leanfed.algorithms.local import LocalRun, Masking, local_steps
+from leanfed.algorithms.narrow import steps_with_units, unit_masks, units_of
 from leanfed.algorithms.uploads import sparsified
 from leanfed.compression.kept_shares import kept_shares
 from leanfed.compression.prune import Pruning
@@ -22,6 +23,7 @@ from leanfed.compression.selection import drawn
 from leanfed.records import Floats, Ints, kept_counts
 from leanfed.streams import stream
 from leanfed.tasks.split import Split
+from leanfed.tasks.units import Kept
 
 HEAD_GRADIENT = "head_gradient"  # of the last round, for pruning by importance
 
@@ -56,6 +58,11 @@ class Flpdsp(WithHead):
     def prunable(self, split: Split) -> int:
         return split.private_size
 
+    @property
+    @override
+    def prunes_units(self) -> bool:
+        return self.prune.unit == "unit"
+
     @override
     def holds(self, split: Split, training: Training) -> dict[str, int]:
         gradient = {HEAD_GRADIENT: split.private_size} if self.prune.score == "importance" else {}
@@ -64,13 +71,17 @@ class Flpdsp(WithHead):
     @override
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
         """The clients' part of Algorithm 1, line by line."""
+        kept = self._kept_units(cohort) if self.prunes_units else []
         masking = Masking(  # r_n,t
-            private=self._head_masks(cohort, learner),
+            private=unit_masks(cohort, kept) if kept else self._head_masks(cohort, learner),
             discard=self.prune.head_memory == "discard",
             gradient=self.prune.masked_gradient,
         )
         steps = cohort.head_steps or self.head_steps
-        run = local_steps(shared, cohort, learner, masking, steps)  # Eq. (3), gradients, head step Eq. (4)
+        if kept:
+            run = steps_with_units(shared, cohort, learner, kept, masking, steps)
+        else:
+            run = local_steps(shared, cohort, learner, masking, steps)  # Eq. (3), gradients, Eq. (4)
         memory = run.memory
         if self.prune.score == "importance":
             memory[HEAD_GRADIENT] = run.gradient[:, len(shared) :].clone()
@@ -85,6 +96,8 @@ class Flpdsp(WithHead):
 
     def _head_masks(self, cohort: Cohort, learner: Learner) -> Tensor:
         """The pruning indicators of Eq. (3) as zeros and ones, (C, d_P); exact counts, ties to lower positions."""
+        if self.prunes_units:
+            return unit_masks(cohort, self._kept_units(cohort))
         heads, size = cohort.private, cohort.private.shape[1]
         counts = kept_counts(cohort.r, size)
         if self.prune.score.startswith("random"):
@@ -93,6 +106,31 @@ class Flpdsp(WithHead):
             last = cohort.memory[HEAD_GRADIENT]
             heads = torch.where(last.any(1, keepdim=True), (heads * last).square_(), heads)
         return learner.picks.largest(heads, counts, size).mask()
+
+    def _kept_units(self, cohort: Cohort) -> list[Kept]:
+        """The units that each client keeps: the share r of each layer, at least one.
+
+        Ties go to larger weights, for a unit that is out has no gradient, and then to lower numbers.
+        """
+        heads, random = cohort.private.cpu(), self.prune.score.startswith("random")
+        squares = worth = heads.square()
+        if self.prune.score == "importance":
+            last = cohort.memory[HEAD_GRADIENT].cpu()
+            worth = torch.where(last.any(1, keepdim=True), (heads * last).square_(), squares)
+        kept: list[Kept] = []
+        for row, (client, r) in enumerate(zip(cohort.clients, cohort.r.tolist(), strict=True)):
+            labels: Sequence[int] = (client, cohort.round) if self.prune.score == "random-redrawn" else (client,)
+            found = {}
+            for name, count in units_of(cohort).counts(r).items():
+                entries = units_of(cohort).entries[name]
+                if random:
+                    places = drawn(len(entries), count, stream(cohort.seed, "prune", name, *labels))
+                else:
+                    sums = [-part[row][entries].double().sum(1).numpy() for part in (squares, worth)]
+                    places = np.sort(np.lexsort(sums)[:count])  # stable; its last key comes first
+                found[name] = torch.from_numpy(places)
+            kept.append(found)
+        return kept
 
     def _drawn_masks(self, cohort: Cohort, counts: Ints) -> Tensor:
         """Each client's random mask (C, d_P), fixed or drawn anew every round."""

@@ -50,6 +50,7 @@ class FlatLearner:
         self.device = model.device
         self.picks: Picks = NumpyPicks() if self.device.type == "cpu" else TensorPicks()
         self.row = 0  # the client whose state is in the model
+        self.narrow: dict[tuple[int, ...], FlatLearner] = {}  # learners with fewer units (`algorithms.narrow`)
         self._clients: list[_Snapshot] = []
         self._rows = torch.empty(0, device=self.device)  # (C, d) gradients of several clients
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}  # place -> a tensor of the host, and its copy here

@@ -250,6 +250,9 @@ def computed_share(
     It is the method's passes of the whole model, less what pruning saves, and its further passes of the head.
     """
     split, work, whole = world.split, step_work(world, radio), _stepping(world.algorithm, head_steps).work(batches)
+    if radio.computation == "operations" and world.unit_shares(1.0) is not None:
+        shares = np.array([world.unit_shares(float(rate)) for rate in np.ravel(r)]).reshape(-1, 2)
+        return np.asarray(shares[:, 0] * whole.passes + shares[:, 1] * whole.head_passes)
     pruned = world.algorithm.prunable(split)
     if radio.computation == "weights" or pruned == split.size:  # all of a model has the same share in either
         kept = cost.computed_share(split.size - pruned, pruned, r)

@@ -23,10 +23,11 @@ from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.selection import Moment, Participation, select
 from leanfed.streams import stream
 from leanfed.tasks.batch import CPU, Batch
-from leanfed.tasks.chain import Chain, stage_share, tail_share
+from leanfed.tasks.chain import Chain, layer_operations, stage_share, tail_share
 from leanfed.tasks.models import MODELS
 from leanfed.tasks.split import FlatModel, Precision, Split
 from leanfed.tasks.task import Task, draw_rows
+from leanfed.tasks.units import Units, find_units
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,31 @@ class World:
     def statistics_size(self) -> int:
         """How many running statistics a client uploads with its gradient; zero unless the task shares them."""
         return len(self.new_learner().model.statistics.places) if self.task.settings.statistics == "shared" else 0
+
+    @cached_property
+    def units(self) -> Units | None:
+        """The units of the private part, for a method that prunes them; refuses a model that has none."""
+        return find_units(self.task.new_model("base"), self.split) if self.algorithm.prunes_units else None
+
+    def unit_shares(self, r: float) -> tuple[float, float] | None:
+        """Multiply-adds of (a step, a further step of the head) with the share r of the units, over a whole step's.
+
+        None where they are not known: units are not pruned, or the model takes samples of any shape.
+        """
+        shape = MODELS[self.task.settings.model].input_shape
+        if self.units is None or shape is None:
+            return None
+        count = self._layer_operations
+        head = {name: value for name, value in count.items() if f"{name}.weight" in self.split.private}
+        whole, total = self.units.operations(count, r), sum(count.values())
+        further = self.units.operations(head, r) if isinstance(self.units.model, Chain) else whole
+        return whole / total, further / total
+
+    @cached_property
+    def _layer_operations(self) -> dict[str, int]:
+        shape = MODELS[self.task.settings.model].input_shape
+        assert shape is not None
+        return layer_operations(self.task.new_model("base"), shape)
 
     @cached_property
     def head_step_share(self) -> float:
@@ -185,4 +211,5 @@ class World:
             values=self.values,
             head_steps=head_steps,
             report=self.reports,
+            units=self.units,
         )

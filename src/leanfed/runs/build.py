@@ -263,7 +263,8 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
 
 
 def check_fit(world: World) -> None:
-    """Refuse a method that cannot train the task's model, or not with this optimiser."""
+    """Refuse a method that cannot train the task's model, prune its units, or not with this optimiser."""
+    _ = world.units
     method, model, optimizer = world.algorithm.model_dump()["name"], world.task.settings.model, world.training.optimizer
     if optimizer != "sgd" and (reason := world.algorithm.optimizer_misfit(world.split, world.training)):
         raise SettingsError(f"training.optimizer = {optimizer!r} does not fit algorithm.name = {method!r}: {reason}.")

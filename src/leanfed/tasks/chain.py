@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -63,20 +65,42 @@ def stage_share(model: Chain, names: Collection[str], shape: tuple[int, ...]) ->
 
 def multiply_adds(model: Chain, shape: tuple[int, ...]) -> list[int]:
     """Multiply-adds of the convolutions and linear layers in each stage, for the forward pass of one sample."""
-    counts: list[int] = []
-
-    def count(layer: nn.Conv2d | nn.Linear, _: tuple[Tensor, ...], answer: Tensor) -> None:
-        counts[-1] += answer.numel() // len(layer.weight) * layer.weight.numel()
-
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    training, x = model.training, torch.zeros(1, *shape)
-    model.eval()
-    with torch.no_grad():
+    counts, x = [], torch.zeros(1, *shape)
+    with _counted(model) as found:
         for stage in model.stages().values():
-            counts.append(0)
+            before = sum(found.values())
             x = stage(x)
-    model.train(training)
-    for hook in hooks:
-        hook.remove()
+            counts.append(sum(found.values()) - before)
     return counts
+
+
+def layer_operations(model: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
+    """Multiply-adds of each convolution and linear layer by its name, for the forward pass of one sample."""
+    with _counted(model) as found:
+        model(torch.zeros(1, *shape))
+    return dict(found)
+
+
+@contextmanager
+def _counted(model: nn.Module) -> Iterator[Counter[str]]:
+    """Multiply-adds by layer of the forward passes that follow; the model's mode does not change."""
+    found: Counter[str] = Counter()
+
+    def counter(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def count(layer: nn.Module, _: tuple[Tensor, ...], answer: Tensor) -> None:
+            weight = layer.get_parameter("weight")
+            found[name] += answer.numel() // len(weight) * weight.numel()
+
+        return count
+
+    layers = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.Conv2d | nn.Linear)]
+    hooks = [layer.register_forward_hook(counter(name)) for name, layer in layers]
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield found
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()

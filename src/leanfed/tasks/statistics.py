@@ -38,6 +38,11 @@ class Statistics:
         self.places = torch.cat(places) if places else torch.empty(0, dtype=torch.int64)
         self.initial = self.read()
 
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """The buffers in the order of the vector."""
+        return {name: buffer.shape for name, buffer in self._buffers.items()}
+
     def read(self) -> Tensor:
         """A copy of all statistics, (size,)."""
         parts = [buffer.reshape(-1).to(torch.float32) for buffer in self._buffers.values()]

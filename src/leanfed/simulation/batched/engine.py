@@ -184,6 +184,7 @@ class BatchedEngine(Engine):
             values=world.values,
             head_steps=plan.head_steps,
             report=world.reports,
+            units=world.units,
         )
 
     def _samples(self, clients: Sequence[int], number: int) -> Ints:
