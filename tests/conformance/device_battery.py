@@ -162,10 +162,17 @@ def test_bfloat16_learns_nearly_the_same_with_float32_states(world_of) -> None:
     assert 1e-6 < gap < 0.1  # bfloat16 has eight bits of mantissa
 
 
-def test_the_batched_engine_leaves_other_devices_and_precisions_to_the_streamed_one(world_of) -> None:
+def test_layers_for_several_clients_are_chosen_on_a_device_and_compute_what_the_processor_does(world_of) -> None:
     world = world_on(world_of, VARIANTS["fedper"])
     assert choose_engine(replace(world, precision="bfloat16")).name == "streamed"
-    assert "on pretend" in choose_engine(replace(world, device=pretend_device.device())).reason
+    there = choose_engine(replace(world, device=pretend_device.device()))
+    assert there.name == "stacked"
+    ends = []
+    for engine in (there, choose_engine(world, "stacked")):
+        progress = start(engine.world)
+        ends.append(engine.run_round(progress.server, progress.clients, world.plan(0)))
+    assert torch.equal(ends[0].server.shared, ends[1].server.shared)
+    assert ends[0].loss.tolist() == ends[1].loss.tolist()
 
 
 @pytest.mark.gpu

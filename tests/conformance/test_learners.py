@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.contract import Cohort, ServerState, Training, Updates
 from leanfed.rounds.client_store import ClientStore
+from leanfed.rounds.engine import Engine
 from leanfed.rounds.exchange import train
 from leanfed.rounds.selection import Participation
 from leanfed.rounds.world import World
 from leanfed.simulation.batched.engine import BatchedEngine
+from leanfed.simulation.batched.stacked_engine import StackedEngine
 from leanfed.tasks.batch import Batch
 from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.partition import PartitionSettings
@@ -54,11 +56,18 @@ class Dropping(nn.Module):
         return self.last(self.drop(torch.relu(self.middle(x))))
 
 
+def dense(classes: int) -> nn.Module:
+    """Layers that several clients can compute at once."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(1024, 6), nn.Tanh(), nn.LayerNorm(6), nn.Linear(6, classes))
+
+
 @pytest.fixture(scope="module", autouse=True)
-def dropping() -> Any:
+def own_models() -> Any:
     MODELS.add("dropping-norm", ModelSpec(Dropping, input_shape=(1, 32, 32), default_split="norm"))
+    MODELS.add("stacked-dense", ModelSpec(dense, input_shape=(1, 32, 32), default_split="1"))
     yield
     MODELS.remove("dropping-norm")
+    MODELS.remove("stacked-dense")
 
 
 @cache
@@ -142,7 +151,22 @@ def test_five_at_once_are_five_alone(model: str, statistics: str, method: str, s
 @pytest.mark.parametrize("method", METHODS)
 def test_kernels_give_every_client_what_they_give_it_alone(method: str, steps: str) -> None:
     world = world_of(task_of("lenet5"), method, steps)
-    engine = BatchedEngine(world, threads=1)
+    assert_alike(BatchedEngine(world, threads=1))
+
+
+@pytest.mark.parametrize("steps", [pytest.param("one", marks=pytest.mark.slow), "three"])
+@pytest.mark.parametrize("method", METHODS)
+def test_stacked_layers_give_every_client_what_they_give_it_alone(method: str, steps: str) -> None:
+    world = world_of(task_of("stacked-dense"), method, steps)
+    world = replace(world, training=world.training.model_copy(update={"batch_size": 16}))  # below it bits may differ
+    engine = StackedEngine(world, threads=1)
+    assert engine.any_company
+    assert_alike(engine)
+
+
+def assert_alike(engine: Engine) -> None:
+    """A round of all clients at once, and rounds of one client each."""
+    world = engine.world
     server, states = world.algorithm.start_server(world.task), [world.new_clients() for _ in range(2)]
     plan = world.plan(0)
     whole = engine.exchange(server, states[0], plan, single=True)

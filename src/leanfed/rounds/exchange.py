@@ -7,8 +7,8 @@ statistics of shared layers, they are sent along with the upload and the server 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -38,16 +38,19 @@ def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: Fl
     The uploads own their memory: the learner may go on to other clients.
     """
     model, keeps = learner.model, learner.model.statistics.size > 0
-    shared, cohort = learner.here(0, server.shared), _moved(cohort, learner.device)
+    shared, cohort = learner.here(0, server.shared), moved(cohort, learner.device)
     if keeps or model.random:
         labels = ("dropout", cohort.round)
         seeds = [stream_seed(cohort.seed, *labels, client) % 2**63 for client in cohort.clients if model.random]
         own = cohort.memory.get(STATISTICS, model.statistics.initial.expand(len(cohort.clients), -1))
-    with _own_random(learner) if model.random else nullcontext(), _enough_samples(cohort, learner):
+    with _own_random(learner) if model.random else nullcontext():
         if keeps or model.random:
             learner.load_clients(_with_shared(own, server, learner), seeds)
-        updates = _kept_here(algorithm.client_update(shared, cohort, learner))
-    updates = with_coded_values(replace(updates, uploads=Listed(list(updates.uploads))), cohort)
+        try:
+            updates = algorithm.client_update(shared, cohort, learner)
+        except ValueError as error:
+            raise _of_one_sample(error, cohort, learner) from error
+    updates = with_coded_values(kept_here(updates, learner.device), cohort)
     if not keeps:
         return updates
     after, places = learner.statistics().cpu(), model.statistics.places.cpu()
@@ -55,7 +58,7 @@ def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: Fl
     return replace(updates, memory=memory, statistics=after[:, places] if len(places) else None)
 
 
-def _moved(cohort: Cohort, device: torch.device) -> Cohort:
+def moved(cohort: Cohort, device: torch.device) -> Cohort:
     """The cohort's states on a device; its batches follow one by one."""
     if device.type == "cpu":
         return cohort
@@ -67,10 +70,13 @@ def _moved(cohort: Cohort, device: torch.device) -> Cohort:
     )
 
 
-def _kept_here(updates: Updates) -> Updates:
-    """What clients keep in the processor's memory; their uploads stay on the device, where they are added up."""
+def kept_here(updates: Updates, device: torch.device) -> Updates:
+    """The updates with uploads of their own, which stay on the device, and what clients keep in host memory."""
+    uploads = Listed(list(updates.uploads))
+    if device.type == "cpu":
+        return replace(updates, uploads=uploads)
     memory = {name: rows.cpu() for name, rows in updates.memory.items()}
-    return replace(updates, private=updates.private.cpu(), memory=memory)
+    return replace(updates, uploads=uploads, private=updates.private.cpu(), memory=memory)
 
 
 def _own_random(learner: FlatLearner) -> AbstractContextManager[None]:
@@ -81,19 +87,14 @@ def _own_random(learner: FlatLearner) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device.index or 0], device_type=device.type)
 
 
-@contextmanager
-def _enough_samples(cohort: Cohort, learner: FlatLearner) -> Iterator[None]:
-    """Replace torch's error for batch normalisation over one sample by one that says what to do."""
-    try:
-        yield
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise InputError(
-            f"Client {cohort.clients[learner.row]} has a batch of a single sample in round {cohort.round}, which batch "
-            "normalisation cannot use. Change training.batch_size, or set training.local_steps in place of "
-            "local_epochs."
-        ) from error
+def _of_one_sample(error: ValueError, cohort: Cohort, learner: FlatLearner) -> Exception:
+    """In place of torch's error for batch normalisation over one sample, one that says what to do."""
+    if "more than 1 value per channel" not in str(error):
+        return error
+    return InputError(
+        f"Client {cohort.clients[learner.row]} has a batch of a single sample in round {cohort.round}, which batch "
+        "normalisation cannot use. Change training.batch_size, or set training.local_steps in place of local_epochs."
+    )
 
 
 def _with_shared(own: Tensor, server: ServerState, learner: FlatLearner) -> Tensor:

@@ -296,13 +296,13 @@ def within_budget(settings: Settings, ledger: Ledger | None) -> Settings:
     return settings.model_copy(update={"rounds": ledger.affordable})
 
 
-def engine_of(settings: Settings, world: World, ranks: Ranks = ALONE) -> Engine:
-    """What computes the rounds; ranks on one machine share its cores."""
+def engine_of(settings: Settings, world: World, ranks: Ranks = ALONE, begun: str | None = None) -> Engine:
+    """What computes the rounds, as before in a run that was `begun` on it; ranks on one machine share its cores."""
     wire = settings.radio.wire_type if settings.radio.wire else None
     threads = settings.run.threads
     if ranks.size > 1:
         threads = max(1, min(threads, (os.cpu_count() or 1) // ranks.on_host))
-    return choose_engine(world, settings.run.engine, threads, wire=wire, ranks=ranks)
+    return choose_engine(world, settings.run.engine, threads, wire=wire, ranks=ranks, begun=begun)
 
 
 def fingerprint(task: Task) -> str:
@@ -429,7 +429,7 @@ def play_in_folder(
     rows: list[dict[str, pl.DataFrame]] = []
     clock = time.perf_counter()
     with one_thread(), closing(checkpoints):
-        engine = engine_of(settings, world, ranks)
+        engine = engine_of(settings, world, ranks, _engine_before(folder) if progress.round else None)
         folder.log("engine", name=engine.name, reason=engine.reason, device=name_of(world.device))
         earlier = checkpoints.tables()["rounds"] if progress.round else None
         for record in _rounds(experiment, engine, progress, earlier):
@@ -444,6 +444,12 @@ def play_in_folder(
             if last:
                 break
     return checkpoints, progress
+
+
+def _engine_before(folder: RunFolder) -> str | None:
+    """The engine that computed the rounds so far, by the folder's events."""
+    names = [event.get("name") for event in folder.read_events() if event.get("event") == "engine"]
+    return names[-1] if names and isinstance(names[-1], str) else None
 
 
 def finished(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, progress: Progress) -> Run:

@@ -53,6 +53,7 @@ class LossSpec:
     scores: Mapping[str, Score] = field(default_factory=dict)  # "accuracy", "mae", "mse": means over labels
     perplexity: bool = False  # whether exp(loss) is shown
     total: Loss | None = None  # the sum of the losses of a batch; None: the mean times the number of labels
+    each: Loss | None = None  # the loss of every label, whose mean is `compute`; None: it cannot be told apart
 
     def summed(self, outputs: Tensor, labels: Tensor) -> float:
         """The loss of a batch, summed over its labels."""
@@ -74,7 +75,8 @@ def _of_torch(
     compute: Callable[..., Tensor], labels: Literal["classes", "numbers"], scores: Mapping[str, Score]
 ) -> LossSpec:
     """A loss of torch's, which can sum as well as take means."""
-    return LossSpec(compute, labels, scores, total=partial(compute, reduction="sum"))
+    total, each = (partial(compute, reduction=how) for how in ("sum", "none"))
+    return LossSpec(compute, labels, scores, total=total, each=each)
 
 
 _CLASSES = _of_torch(functional.cross_entropy, "classes", {"accuracy": right})

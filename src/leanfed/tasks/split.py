@@ -131,6 +131,7 @@ class FlatModel:
         self._before, self._behind = cut_at(model, split.private)
         self.features = torch.empty(0, device=self.device)  # last input of the private part
         self._base_statistics = base.places
+        self._parts = self._weights[: split.shared_size], self._weights[split.shared_size :]
         for name, shape in split.shapes.items():
             end = start + math.prod(shape)
             parameters[name].data = self._weights[start:end].view(shape)
@@ -138,12 +139,12 @@ class FlatModel:
             start = end
 
     def load(self, weights: Tensor | tuple[Tensor, ...]) -> None:
-        """Load weights: one vector (d,), or consecutive parts of it."""
-        start = 0
-        for part in (weights,) if isinstance(weights, Tensor) else weights:
-            end = start + len(part)
-            self._weights[start:end].copy_(part)
-            start = end
+        """Load weights: one vector (d,), its two parts, or the shared one alone."""
+        if isinstance(weights, Tensor):
+            self._weights.copy_(weights)
+            return
+        for place, part in zip(self._parts, weights, strict=False):
+            place.copy_(part)
 
     def loss_and_gradient(
         self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor, labels: Tensor

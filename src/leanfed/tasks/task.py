@@ -183,13 +183,17 @@ class Task:
         """The training batches of one client in one round: `steps` draws, or `epochs` passes over its data."""
         rows = self.partition.train[client]
         rng = stream(self.seed, "batch", round_number, client)
-        looks = stream(self.seed, "augment", round_number, client)  # separate: `rng` draws the same rows without it
         if epochs is None:
             drawn = (draw_rows(rows, size, rng) for _ in range(steps))
         else:
             drawn = (chosen for _ in range(epochs) for chosen in epoch_rows(rows, size, rng))
+        how = self.settings.augment
+        if not how:
+            yield from map(self.train.batch, drawn)
+            return
+        looks = stream(self.seed, "augment", round_number, client)  # separate: `rng` draws the same rows without it
         for chosen in drawn:
-            yield self.train.batch(chosen, lambda pixels: changed(pixels, self.settings.augment, looks))
+            yield self.train.batch(chosen, lambda pixels: changed(pixels, how, looks))
 
     @cached_property
     def majority_labels(self) -> Ints:

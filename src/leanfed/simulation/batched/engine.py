@@ -1,37 +1,27 @@
-"""The batched engine: clients in chunks, chunks over threads.
-
-Sums do not depend on their order (`compression.exact`) and a client's numbers do not depend on the others in its chunk,
-so the result is bit for bit the same for any chunk size and any number of threads.
-"""
+"""The batched engine: chunks of clients through LeNet-5 written out by hand, in compiled kernels or in torch alone."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import NamedTuple, final
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from leanfed.algorithms.contract import PRIVATE, Cohort, ServerState, Updates
-from leanfed.algorithms.uploads import Listed
-from leanfed.compression import exact
+from leanfed.algorithms.contract import PRIVATE, ServerState
 from leanfed.compression.picks import NumpyPicks
 from leanfed.errors import SettingsError
-from leanfed.records import Floats, Ints, RoundPlan
+from leanfed.records import Floats, Ints
 from leanfed.rounds.client_store import ClientStore
-from leanfed.rounds.coding import with_coded_values
 from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.evaluation import Hits, Results
-from leanfed.rounds.exchange import Answers, Collector, Partial, summed
 from leanfed.rounds.world import World
+from leanfed.simulation.batched.chunked import CHUNK_BYTES, CHUNK_CLIENTS, ChunkedEngine
 from leanfed.simulation.batched.lenet import LeNetLearner
 from leanfed.simulation.batched.trunk import TorchTrunk
 from leanfed.streams import stream
@@ -39,9 +29,7 @@ from leanfed.tasks.batch import Batch
 from leanfed.tasks.models import LeNet5
 from leanfed.tasks.task import Images, draw_rows
 
-CHUNK_CLIENTS = 10  # 100 clients divide evenly over two threads, and the buffers about fit the caches
 TEST_PIECE = 32  # test samples of one client at a time
-CHUNK_BYTES = 256 << 20  # of buffers per worker; larger batches make smaller chunks
 
 
 def misfit(world: World) -> str | None:
@@ -64,7 +52,7 @@ def misfit(world: World) -> str | None:
 
 
 @final
-class BatchedEngine(Engine):
+class BatchedEngine(ChunkedEngine):
     """Chunks of clients through compiled kernels, or through torch alone."""
 
     def __init__(self, world: World, *, compiled: bool = True, threads: int | None = None) -> None:
@@ -73,31 +61,12 @@ class BatchedEngine(Engine):
         train, test = world.task.train, world.task.test
         if not isinstance(train, Images) or not isinstance(test, Images):
             raise SettingsError("The batched engine computes with pictures only. Choose engine 'auto' or 'streamed'.")
-        self.world = world
-        self.learner = world.new_learner()
-        self.threads = threads or torch.get_num_threads()
-        self.chunk_clients = chunk_clients(world)
-        self.clients_at_once = self.threads * self.chunk_clients
+        super().__init__(world, chunk_clients(world), threads)
         self._compiled = compiled
-        self._pool = ThreadPoolExecutor(self.threads, "leanfed", initializer=torch.set_num_threads, initargs=(1,))
-        self._learners: queue.SimpleQueue[LeNetLearner] = queue.SimpleQueue()
         self._testers: queue.SimpleQueue[LeNetLearner] = queue.SimpleQueue()
         for _ in range(self.threads):
             self._learners.put(self._new_learner(train, world.training.batch_size))
             self._testers.put(self._new_learner(test, TEST_PIECE))
-
-    @override
-    def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
-        names = {PRIVATE: self.world.private_size, **self.world.holds}
-        for name, size in names.items():
-            clients.rows(name, size)
-        clients.start_all(plan.participants)
-        collector = Collector(len(server.shared), single=single)
-        train = partial(self._train, server.shared, clients, single)
-        for gamma, updates, partial_sum in self._pool.map(train, self._chunks(plan)):
-            collector.receive(gamma, updates, partial_sum)
-        clients.mark(plan.participants, names)
-        return collector.answers()
 
     @override
     def test(self, server: ServerState, clients: ClientStore, some: Sequence[int]) -> Results:
@@ -109,7 +78,7 @@ class BatchedEngine(Engine):
         clients.start_all(some)
         pieces = test_pieces(self.world.task.partition.test, some, TEST_PIECE)
         chunks = [pieces[i : i + self.chunk_clients] for i in range(0, len(pieces), self.chunk_clients)]
-        for chunk, results in zip(chunks, self._pool.map(partial(self._test, server, clients), chunks), strict=True):
+        for chunk, results in zip(chunks, self._map(partial(self._test, server, clients), chunks), strict=True):
             owners = [piece.client for piece in chunk]
             np.add.at(right, owners, results[0])
             np.add.at(loss, owners, results[1])
@@ -137,55 +106,12 @@ class BatchedEngine(Engine):
         hits = Hits.count(answers[counted].numpy(), labels[counted].numpy())
         return right.sum(1).numpy().astype(float), losses.double().sum(1).numpy(), hits
 
-    def _chunks(self, plan: RoundPlan) -> Iterator[RoundPlan]:
-        """The plan cut into chunks."""
-        for start in range(0, len(plan.participants), self.chunk_clients):
-            part = slice(start, start + self.chunk_clients)
-            yield replace(plan, participants=plan.participants[part], k=plan.k[part], r=plan.r[part])
-
-    def _train(
-        self, shared: Tensor, clients: ClientStore, single: bool, plan: RoundPlan
-    ) -> tuple[Floats, Updates, Partial | None]:
-        """Train one chunk in a worker thread: gamma, updates, and the weighted sum of the uploads unless `single`.
-
-        The clients' new states are written to the store here; different chunks write different rows.
-        """
-        cohort, gamma = self._cohort(clients, plan), self.world.task.gamma[list(plan.participants)]
-        learner, found = self._learners.get(), None
-        try:
-            with torch.no_grad():
-                updates = with_coded_values(self.world.algorithm.client_update(shared, cohort, learner), cohort)
-                if single:
-                    updates = replace(updates, uploads=Listed(list(updates.uploads)))
-                else:
-                    found = summed(updates.uploads, gamma, exact.zeros(len(shared)))
-        finally:
-            self._learners.put(learner)
-        for name, rows in updates.kept.items():
-            clients.scatter(name, cohort.clients, rows)
-        return gamma, updates, found
-
-    def _cohort(self, clients: ClientStore, plan: RoundPlan) -> Cohort:
-        """The cohort of a chunk's participants."""
-        world, members = self.world, plan.participants
-        samples = torch.from_numpy(self._samples(members, plan.round))
-        labels = torch.from_numpy(world.task.train.labels[samples.numpy()])
-        return Cohort(
-            clients=members,
-            round=plan.round,
-            seed=world.task.seed,
-            training=world.training,
-            k=plan.k,
-            r=plan.r,
-            private=clients.gather(PRIVATE, members),
-            memory={name: clients.gather(name, members) for name in world.holds},
-            batches=[Batch(*step) for step in zip(samples, labels, strict=True)],
-            steps=len(samples),
-            values=world.values,
-            head_steps=plan.head_steps,
-            report=world.reports,
-            units=world.units,
-        )
+    @override
+    def _batches(self, members: Sequence[int], number: int) -> Iterable[Batch]:
+        """Row numbers in place of samples, which the kernels have."""
+        samples = torch.from_numpy(self._samples(members, number))
+        labels = torch.from_numpy(self.world.task.train.labels[samples.numpy()])
+        return (Batch(*step) for step in zip(samples, labels, strict=True))
 
     def _samples(self, clients: Sequence[int], number: int) -> Ints:
         """Row numbers (steps, C, B), drawn from the streams that `Task.batches` draws from."""
