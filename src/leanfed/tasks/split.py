@@ -139,12 +139,18 @@ class FlatModel:
             start = end
 
     def load(self, weights: Tensor | tuple[Tensor, ...]) -> None:
-        """Load weights: one vector (d,), its two parts, or the shared one alone."""
+        """Load weights: one vector (d,), or consecutive parts of it."""
         if isinstance(weights, Tensor):
             self._weights.copy_(weights)
             return
-        for place, part in zip(self._parts, weights, strict=False):
-            place.copy_(part)
+        if len(weights[0]) == self._parts[0].shape[0]:  # cut where the split is, as nearly always
+            for place, part in zip(self._parts, weights, strict=False):
+                place.copy_(part)
+            return
+        start = 0
+        for part in weights:
+            self._weights[start : start + len(part)].copy_(part)
+            start += len(part)
 
     def loss_and_gradient(
         self, weights: Tensor | tuple[Tensor, ...], inputs: Tensor, labels: Tensor
