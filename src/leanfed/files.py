@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DEEPEST = 64  # levels of a JSON or TOML value
 LONGEST_BITS = 997  # of a whole number, about 300 digits: more than a float can hold
+TOO_LONG = "it holds a whole number of more than 300 digits"
 
 
 def sha256_of(path: Path) -> str:
@@ -185,13 +186,17 @@ def _parsed(loads: Callable[[Any], Any], text: str | bytes) -> Any:
         value = loads(text)
     except RecursionError:
         raise ValueError(f"it is nested more than {DEEPEST} levels deep") from None
+    except ValueError as error:
+        if type(error) is ValueError and "digits" in str(error):  # Python's own limit, and its own advice
+            raise ValueError(TOO_LONG) from None
+        raise
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:
             raise ValueError(f"it is nested more than {DEEPEST} levels deep")
         inner = [child for each in level for child in _children(each)]
         if any(type(child) is int and child.bit_length() > LONGEST_BITS for child in inner):
-            raise ValueError("it holds a whole number of more than 300 digits")
+            raise ValueError(TOO_LONG)
         level, depth = [child for child in inner if isinstance(child, dict | list)], depth + 1
     return value
 

@@ -90,6 +90,7 @@ class RunSettings(Section):
         return {column: limit for column, limit in stops.items() if limit is not None}
 
 
+NO_LIST = ("tuple_type", "list_type")  # how pydantic says that a value is no list
 NAMED: Final[Mapping[str, Registry[Any]]] = {"algorithm": ALGORITHMS, "aggregation": AGGREGATIONS}
 """Tables whose `name` says which member of a registry they set up."""
 M = TypeVar("M", bound=Section)
@@ -316,14 +317,21 @@ def json_schema() -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, values: Mapping[str, Any], source: str, text: str) -> str:
-    """The first refusals of a settings tree, one line each."""
-    return "\n".join(_explain_one(detail, values, source, text) for detail in error.errors()[:3])
+    """The first refusals of a settings tree, one line each: a number that may also be a list is refused as a number."""
+    details = error.errors()
+    others = [_location(detail) for detail in details if detail["type"] not in NO_LIST]
+    kept = [detail for detail in details if detail["type"] not in NO_LIST or _location(detail) not in others]
+    return "\n".join(_explain_one(detail, values, source, text) for detail in kept[:3])
+
+
+def _location(detail: ErrorDetails) -> list[str]:
+    """The keys down to a refused value; where it may have one of several types, pydantic adds the type it tried."""
+    return [str(part) for part in detail["loc"] if not re.match(r"constrained-|float|int$|tuple|.*\[", str(part))]
 
 
 def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, text: str) -> str:
     """Where, what, the value, what is allowed."""
-    # Where a value may have one of several types, pydantic adds the type it tried; that is not a key.
-    location = [str(part) for part in detail["loc"] if not re.match(r"constrained-|float|int$|tuple|.*\[", str(part))]
+    location = _location(detail)
     line = _line_of(location, text)
     where = f"{source}:{line}" if line else source
     key = ".".join(location) or "settings"
@@ -332,6 +340,8 @@ def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, t
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = f"must be a table of settings: write [{key}] above its keys"
+    if detail["type"] in NO_LIST:
+        message = "must be a list: write its values in brackets, such as [1, 2]"
     given = "" if isinstance(detail["input"], Mapping | Section) else f" is {detail['input']!r}, but"
     end = "" if message.endswith(("?", ".")) else "."
     return f"{where}: {key}{given} {message[:1].lower()}{message[1:]}{end}"

@@ -51,6 +51,14 @@ def read(tmp_path: Path, text: str, *changes: str) -> Settings:
         ("rounds = '5'", r"s\.toml:1: rounds is '5', but must be a number; write it without quotes\."),
         ("[radio.fleet]\ncpu_hz = [1e9, '2e9']", r"s\.toml:2: radio.fleet.cpu_hz is .* must be a number; write it"),
         ("[radio]\nvalue_bits = '32'", r"radio.value_bits is '32', but must be a number"),
+        (
+            "radio.fleet.power_dbm = 20",
+            r"s\.toml:1: radio\.fleet\.power_dbm is 20, but must be a list: .* such as \[1, 2\]\.$",
+        ),
+        (
+            "radio.fleet.bandwidth_hz = 1e300",
+            r"^[^\n]*s\.toml:1: radio\.fleet\.bandwidth_hz is 1e\+300, but [^\n]*10{30}\.$",
+        ),
         ("task = 3", r"s\.toml:1: task is 3, but must be a table of settings: write \[task\] above its keys\."),
         ("[training]\nlearning_rate = 1e300", r"learning_rate is 1e\+300, but .* less than or equal to 1000"),
         ("[training]\nbatch_size = 1000000000000", r"batch_size is .* less than or equal to 100000\."),
