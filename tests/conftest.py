@@ -17,6 +17,7 @@ from torch import Tensor, nn
 settings.register_profile("leanfed", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("leanfed")
 os.environ["LEANFED_CACHE"] = str(Path(tempfile.gettempdir()) / f"leanfed-test-cache-{os.getuid()}")
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # the discard port: no test asks the hub by mistake
 torch.set_num_threads(1)
 
 from leanfed.algorithms.base import Algorithm, Training  # noqa: E402

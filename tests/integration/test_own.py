@@ -115,7 +115,7 @@ def test_a_folder_is_read_class_by_class(pictures: Path) -> None:
     assert spec.deviation == pytest.approx(scaled.std((0, 2, 3)), abs=1e-4)
     assert [row["where"] for row in inventory(names=["mine"])] == [str(pictures)] * 2
     with pytest.raises(DataError, match="nothing to fetch"):
-        fetch_dataset("mine", None, lambda *_: None)
+        fetch_dataset("mine")
 
 
 def test_folders_for_training_and_testing_are_kept_apart(pictures: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from leanfed.cli.display import byte_progress, show_table
+from leanfed.cli.display import notices, show_table
 from leanfed.cli.options import DataDir, Json
 from leanfed.errors import InputError
 
@@ -28,8 +28,9 @@ def data(
     from leanfed.tasks.inventory import fetch_dataset, inventory
 
     for name in fetch or []:
-        with byte_progress(name, quiet=as_json) as listen:
-            fetch_dataset(name, data_dir, listen)
+        if not as_json:
+            notices.print(f"fetching {name}", highlight=False, soft_wrap=True, markup=False)
+        fetch_dataset(name, data_dir)
     rows = inventory(data_dir, names or (), verify=verify)
     if as_json:
         typer.echo(json.dumps(rows))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from leanfed.quantities import SCHEMA, costs, guess_of, rises
@@ -44,16 +42,6 @@ def show_table(table: Table) -> None:
     body = [line.rstrip() for line in taken.get().splitlines()]
     lines = [*([str(title)] if title else []), *body, *([str(caption)] if caption else [])]
     screen.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
-
-
-@contextmanager
-def byte_progress(name: str, *, quiet: bool) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar over the bytes of a download."""
-    if not notices.is_terminal and not quiet:
-        notices.print(f"fetching {name}", highlight=False, soft_wrap=True, markup=False)
-    with Progress(console=notices, disable=quiet or not notices.is_terminal) as bar:
-        item = bar.add_task(f"fetching {name}", total=None)
-        yield lambda done, total: bar.update(item, completed=done, total=total)
 
 
 def show_estimate(estimate: dict[str, Any], as_json: bool) -> None:

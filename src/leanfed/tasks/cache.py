@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from leanfed.errors import DataError, StorageError
 from leanfed.files import explained, make_folder, parquet_table, read_json, sha256_of, write_json
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource, MemorySource
 from leanfed.tasks.datasets import Samples as Samples
-from leanfed.tasks.hub import data_root, locate
+from leanfed.tasks.hub_files import located
 
 if TYPE_CHECKING:
     import polars
@@ -41,10 +42,11 @@ def load_samples(name: str, split: str, root: Path | None = None) -> Samples:
     if split not in spec.rows:
         raise DataError(f"{name!r} has no split {split!r}; it has {', '.join(spec.rows)}.")
     if isinstance(spec.source, HubSource):
-        file = locate(name, spec.source, split, data_root(root))
-        with explained(file, "read"):
-            key = sha256_of(file)
-        return _cached(name, split, key, lambda: decode_parquet(file, spec))
+        files = located(name, spec.source, split, root)
+        with explained(files[0], "read"):
+            sums = [sha256_of(file) for file in files]
+        key = sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+        return _cached(name, split, key, lambda: decode_parquet(files, spec))
     if isinstance(spec.source, MemorySource):
         return spec.source.splits[split]
     if isinstance(spec.source, LocalSource):
@@ -59,13 +61,13 @@ def local_samples(name: str, split: str, source: LocalSource) -> Samples:
         return _cached(name, split, source.key(split), lambda: source.load(split))
 
 
-def decode_parquet(file: Path, spec: DatasetSpec) -> Samples:
-    """Read one Parquet file of the hub: encoded images or texts, and integer labels."""
+def decode_parquet(files: Sequence[Path], spec: DatasetSpec) -> Samples:
+    """Read Parquet files of the hub: encoded images or texts, and integer labels."""
     import polars as pl
 
-    wanted = [*spec.columns, spec.label]
+    wanted, file = [*spec.columns, spec.label], files[0]
     try:
-        table = parquet_table(file)
+        table = pl.concat(parquet_table(part) for part in files)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{file} is not a readable Parquet file ({error}). Fetch it again.") from error
     if missing := [column for column in wanted if column not in table.columns]:

@@ -55,6 +55,11 @@ class HubSource:
         """Path of a split, relative to the data root."""
         return f"{self.repository}/{self.config}/{split}-00000-of-00001.parquet"
 
+    @property
+    def address(self) -> str:
+        """What `task.dataset` would call it."""
+        return f"hub:{self.repository}/{self.config}"
+
 
 @dataclass(frozen=True)
 class EmbeddedSource:

@@ -1,4 +1,7 @@
-"""Parquet files of any data set of the hub: from the folder of data sets, the hub's own cache, or the network."""
+"""Parquet files of any data set of the hub: from the folder of data sets, the hub's own cache, or the network.
+
+What the network gives is kept in the hub's cache (HF_HOME), where huggingface_hub looks after lengths and part files.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from leanfed.errors import DataError, LeanfedError, MissingExtraError, SettingsError, nearest
-from leanfed.tasks.hub import data_root
+from leanfed.tasks.datasets import HubSource
 
 PREFIX = "hub:"
 ADDRESS = re.compile(r"hub:(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?")
@@ -50,6 +53,39 @@ class Address:
         return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
 
 
+def data_root(given: Path | None = None) -> Path:
+    """The folder of data sets: as given, else LEANFED_DATA, else the user's own data folder."""
+    if given is not None:
+        return given
+    if named := os.environ.get("LEANFED_DATA"):
+        return Path(named)
+    return Path(os.environ.get("XDG_DATA_HOME", Path.home() / ".local" / "share")) / "leanfed"
+
+
+def located(name: str, source: HubSource, split: str, root: Path | None = None) -> tuple[Path, ...]:
+    """The files of a split of a data set that is known by name; refused with where they were looked for."""
+    path = data_root(root) / source.path(split)
+    if path.is_file():
+        return (path,)
+    try:
+        found = hub_files(source.address, root).get(split)
+        why = f"{source.address} has no such split."
+    except LeanfedError as error:
+        found, why = None, str(error)
+    if not found:
+        raise DataError(
+            f"The {split} split of {name!r} is missing: looked for {path}. Set LEANFED_DATA (or --data-dir) to a folder"
+            f" that holds it, or run `leanfed data --fetch {name}` where there is a network. {why}"
+        )
+    return found
+
+
+def split_here(source: HubSource, split: str, root: Path | None = None) -> Path | None:
+    """The first file of a split that is on this machine already, without asking the hub."""
+    path = data_root(root) / source.path(split)
+    return path if path.is_file() else next(iter(files_here(source.address, root).get(split, ())), None)
+
+
 def hub_files(name: str, root: Path | None = None) -> dict[str, tuple[Path, ...]]:
     """Split -> its files, in order: those in the folder of data sets if there are any, else the hub's."""
     address = Address.parse(name)
@@ -60,7 +96,8 @@ def hub_files(name: str, root: Path | None = None) -> dict[str, tuple[Path, ...]
 def files_here(name: str, root: Path | None = None) -> dict[str, tuple[Path, ...]]:
     """The files that are on this machine already, without asking the hub; empty where there are none."""
     address = Address.parse(name)
-    found = _inside(data_root(root) / address.folder, address)
+    folder = data_root(root) / address.folder
+    found = _inside(folder, address)
     return found or (_cached(_library(), address) if find_spec("huggingface_hub") else {})
 
 

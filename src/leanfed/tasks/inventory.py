@@ -9,8 +9,7 @@ from typing import Any
 from leanfed.errors import DataError
 from leanfed.tasks.cache import load_samples
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource, MemorySource
-from leanfed.tasks.hub import Progress, data_root, fetch, hub_url
-from leanfed.tasks.hub_files import files_here, hub_files
+from leanfed.tasks.hub_files import files_here, hub_files, located, split_here
 from leanfed.tasks.hub_sets import HUB_SETS, add_hub_set, address_of, is_hub_set
 
 
@@ -51,8 +50,8 @@ def _rows_in(files: Iterable[Path]) -> int:
     return sum(pl.scan_parquet(file, glob=False).select(pl.len()).collect().item() for file in files)
 
 
-def fetch_dataset(name: str, root: Path | None, progress: Progress) -> None:
-    """Download the missing splits of a data set; one by its address goes into the hub's own cache, with its bars."""
+def fetch_dataset(name: str, root: Path | None = None) -> None:
+    """Bring the missing splits of a data set into the hub's own cache, with its bars."""
     if is_hub_set(name):
         hub_files(address_of(name), root)
         return
@@ -64,16 +63,14 @@ def fetch_dataset(name: str, root: Path | None, progress: Progress) -> None:
     if not isinstance(source, HubSource):
         raise DataError(f"{name!r} comes with the package {source.package!r}; there is nothing to fetch.")
     for split in DATASETS[name].rows:
-        if not (data_root(root) / source.path(split)).is_file():
-            fetch(name, source, split, data_root(root), progress)
+        located(name, source, split, root)
 
 
 def _row(name: str, split: str, spec: DatasetSpec, root: Path | None, verify: bool) -> dict[str, Any]:
     here, where = True, ""
     if isinstance(spec.source, HubSource):
-        path = data_root(root) / spec.source.path(split)
-        here = path.is_file()
-        where = str(path) if here else hub_url(spec.source, split)
+        path = split_here(spec.source, split, root)
+        here, where = path is not None, str(path or spec.source.address)
     elif isinstance(spec.source, LocalSource):
         where = spec.source.where
     elif isinstance(spec.source, MemorySource):

@@ -10,7 +10,7 @@ from pydantic import Field
 from leanfed.errors import SettingsError
 from leanfed.records import Section
 from leanfed.tasks.datasets import DATASETS
-from leanfed.tasks.hub import data_root
+from leanfed.tasks.hub_files import data_root
 from leanfed.tasks.user_data import add_parquet
 
 

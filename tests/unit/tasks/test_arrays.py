@@ -51,7 +51,7 @@ def test_every_fifth_sample_of_each_user_is_for_testing_and_each_class_is_number
     assert len(train) + len(test) == 12
     assert [row["where"] for row in inventory(names=["mine"])] == ["in memory"] * 2
     with pytest.raises(DataError, match="in memory; there is nothing to fetch"):
-        fetch_dataset("mine", None, lambda *_: None)
+        fetch_dataset("mine")
 
 
 def test_a_client_for_each_user_with_the_users_own_samples() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,8 +21,8 @@ import leanfed
 from leanfed.errors import DataError, SettingsError
 from leanfed.runs.settings import Settings
 from leanfed.tasks.cache import load_samples
-from leanfed.tasks.datasets import DATASETS
-from leanfed.tasks.hub_files import Address, hub_files, splits_of
+from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
+from leanfed.tasks.hub_files import Address, data_root, hub_files, splits_of
 from leanfed.tasks.hub_sets import HUB_SETS, HubSettings, add_hub_set
 from leanfed.tasks.inventory import fetch_dataset, inventory
 from leanfed.tasks.task import TaskSettings, build_task
@@ -261,7 +262,7 @@ def test_files_come_from_a_mirror_with_the_token_and_are_kept(
 def test_the_inventory_shows_and_fetches_them(served: Any) -> None:
     served({"main": {"data/train-00000-of-00001.parquet": encoded(digits())}})
     assert [row["here"] for row in inventory(names=["hub:some/far"])] == ["no"]
-    fetch_dataset("hub:some/far", None, lambda done, total: None)
+    fetch_dataset("hub:some/far")
     rows = inventory(names=["hub:some/far", "uci-har"])
     assert [(row["dataset"], row["split"], row["here"]) for row in rows] == [
         ("hub:some/far", "train", "yes"),
@@ -269,6 +270,44 @@ def test_the_inventory_shows_and_fetches_them(served: Any) -> None:
         ("uci-har", "test", "no"),
     ]
     assert rows[1]["where"] == "hub:codymlewis/HAR"
+
+
+@pytest.fixture
+def known() -> DatasetSpec:
+    """A data set by name whose files the served hub has in two shards; `fresh` forgets it."""
+    spec = replace(
+        DATASETS["mnist"], source=HubSource("some/far", "grey"), shape=(1, 6, 6), rows={"train": 40, "test": 20}
+    )
+    return DATASETS.add("far-digits", spec)
+
+
+def test_known_sets_come_through_the_same_reader(served: Any, known: DatasetSpec, tmp_path: Path) -> None:
+    shards = {f"grey/train-0000{n}-of-00002.parquet": encoded(digits()) for n in range(2)}
+    served({"main": {**shards, "grey/test-00000-of-00001.parquet": encoded(digits()), "other/train.parquet": b"no"}})
+    assert [(row["here"], row["where"]) for row in inventory(names=["far-digits"])] == [("no", "hub:some/far/grey")] * 2
+    fetch_dataset("far-digits")
+    assert [row["here"] for row in inventory(names=["far-digits"])] == ["yes"] * 2
+    assert load_samples("far-digits", "train").inputs[[1, 21], 0, 0, 0].tolist() == [5, 5]
+    place(tmp_path / "root", "some/far/grey/train-00000-of-00001.parquet", digits(rows=4))
+    assert len(load_samples("far-digits", "train")) == 4  # the folder of data sets comes first
+
+
+def test_a_known_set_that_is_nowhere_says_where_it_would_be(known: DatasetSpec, tmp_path: Path) -> None:
+    place = str(tmp_path / "root/some/far/grey/train-00000-of-00001.parquet")
+    with pytest.raises(
+        DataError, match=r"train split of 'far-digits' is missing.*leanfed data --fetch far-digits"
+    ) as told:
+        load_samples("far-digits", "train")
+    assert place in str(told.value)
+
+
+def test_the_root_is_the_given_one_then_the_named_one_then_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEANFED_DATA", "/named")
+    assert data_root(Path("/given")) == Path("/given")
+    assert data_root() == Path("/named")
+    monkeypatch.delenv("LEANFED_DATA")
+    monkeypatch.setenv("XDG_DATA_HOME", "/home/data")
+    assert data_root() == Path("/home/data/leanfed")
 
 
 def test_a_name_that_the_hub_does_not_know_is_said_to_be_unknown(served: Any) -> None:
