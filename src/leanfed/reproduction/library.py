@@ -41,7 +41,8 @@ def content_key(settings: Settings) -> str:
 def job_digest(settings: Settings) -> str:
     """A digest of the run itself: its content, where it ends and when it is evaluated."""
     ends = {name: settings.resolved()[name] for name in ENDS[1:]}
-    return _digest({**_content(settings.resolved()), **ends, "stop": settings.run.stop_at_accuracy})
+    limits = {"limits": settings.run.limits()} if settings.run.limits() else {}
+    return _digest({**_content(settings.resolved()), **ends, **limits, "stop": settings.run.stop_at_accuracy})
 
 
 def learning_key(settings: Settings) -> str | None:
@@ -181,9 +182,11 @@ def _as_wanted(folder: RunFolder, wanted: Settings) -> pl.DataFrame | None:
     measured = [name for name in ("accuracy", "loss", "worst_decile", "f1") if name in rounds.columns]
     tests = [pl.when(seen).then(pl.col(name)).alias(name) for name in measured]
     rounds = rounds.filter(pl.col("round") < wanted.rounds).with_columns(tests)
-    target = wanted.run.stop_at_accuracy
-    arrived = rounds.filter(pl.col("accuracy") >= target)["round"] if target is not None else pl.Series([])
-    if len(arrived):
-        return rounds.filter(pl.col("round") <= arrived[0])
+    ends = [pl.col(column).cum_sum() >= limit for column, limit in wanted.run.limits().items()]
+    if wanted.run.stop_at_accuracy is not None:
+        ends.append(pl.col("accuracy") >= wanted.run.stop_at_accuracy)
+    ended = rounds.filter(pl.any_horizontal(ends))["round"] if ends else pl.Series([])
+    if len(ended):
+        return rounds.filter(pl.col("round") <= ended[0])
     whole = rounds.height == wanted.rounds and rounds["accuracy"][-1] is not None
     return rounds if whole else None

@@ -110,7 +110,8 @@ def test_a_fedmask_run_of_another_form_is_another_run(tmp_path: Path) -> None:
 
 def test_the_digest_of_a_job_knows_where_it_ends() -> None:
     others = [{"rounds": 5}, {"evaluation": {"every": 3}}, {"run": {"stop_at_accuracy": 0.5}}]
-    assert len({job_digest(tiny(**change)) for change in ({}, *others)}) == 4
+    others += [{"run": {"stop_at_seconds": 5.0}}, {"run": {"stop_at_joules": 5.0}}]
+    assert len({job_digest(tiny(**change)) for change in ({}, *others)}) == 6
     assert job_digest(tiny(name="x")) == job_digest(tiny())
 
 
@@ -160,6 +161,24 @@ def test_a_stopped_run_is_the_beginning_of_the_whole_one(runs: Path, tmp_path: P
     assert RunLibrary(tmp_path).find(tiny()) is None
     assert package.run(asked).rounds.equals(stopped.rounds)  # in memory too
     assert package.resume(tmp_path / "stopped").rounds.equals(stopped.rounds)
+
+
+def test_a_run_that_ended_with_its_budget_is_found_and_one_with_less_is_not(runs: Path, tmp_path: Path) -> None:
+    spent = RunLibrary(runs).find(tiny())
+    assert spent is not None
+    seconds = spent.rounds["latency_s"].cum_sum()
+    asked, less = (tiny(run={**TINY["run"], "stop_at_seconds": s}) for s in (seconds[3] - 1e-9, seconds[1] - 1e-9))
+    found = RunLibrary(runs).find(asked)  # the beginning of the whole run
+    package.run(asked, tmp_path / "own")
+    alone = RunLibrary(tmp_path).find(asked)
+    assert found is not None
+    assert alone is not None
+    assert found.rounds["round"].to_list() == alone.rounds["round"].to_list() == [0, 1, 2, 3]
+    assert found.rounds["accuracy"].to_list() == alone.rounds["accuracy"].to_list()
+    shorter = RunLibrary(tmp_path).find(less)
+    assert shorter is not None
+    assert shorter.rounds.height == 2
+    assert RunLibrary(tmp_path).find(tiny(run={**TINY["run"], "stop_at_seconds": 1e6})) is None
 
 
 def test_what_is_not_finished_or_not_understood_is_passed_over(runs: Path, tmp_path: Path) -> None:
