@@ -163,6 +163,15 @@ def test_the_streamed_engines_ratios_are_the_committed_measurement() -> None:
     assert max(row["ratio_one_batch"], row["ratio_chunked"]) <= 1.25
 
 
+def test_the_ratios_of_own_models_are_the_committed_measurement() -> None:
+    rows = json.loads((ROOT / "results/own_models/bench.json").read_text())
+    for model, engine, most in (("mlp", "stacked", 0.5), ("mlp", "streamed", 1.15), ("conv-gru", "streamed", 1.15)):
+        ratios = [row["ratio"] for row in rows if (row["model"], row["engine"]) == (model, engine)]
+        assert tells(MEASURED, "`python benchmarks/own_models.py` |", f"{min(ratios):.2f}", f"{max(ratios):.2f}")
+        assert len(ratios) == 4
+        assert max(ratios) <= most
+
+
 def test_the_pages_figures_in_the_documents_are_the_committed_measurements() -> None:
     scale = json.loads((ROOT / "results/report/scale.json").read_text())
     size = str(scale["runs"]), f"{scale['rounds']:,}", str(scale["clients"])

@@ -71,11 +71,18 @@ class Trial:
         step = max(0.0, step)
         return Line(max(0.0, short - step - few * sample), step, sample)
 
-    def testing(self) -> Line:
-        """What a client's test takes; its running statistics are renewed on samples that count like tested ones."""
+    def testing(self, training: Line) -> Line:
+        """What a client's test takes; its running statistics are renewed on samples that count like tested ones.
+
+        Of a large model a second measurement would take as long as all others: a sample's forward pass is then taken
+        from what it took in training.
+        """
         most = max(1, max(map(len, self.world.task.partition.test)))
         few = min(LEAST_BATCH, most)
         first, short = self._test(few)  # the model is warm from training
+        if short > LONG_S / OFTEN:
+            sample = min(training.sample / TUNING_PASSES, short / first)
+            return Line(short - first * sample, 0.0, sample)
         many, long = self._test(_affordable(few, most, short, 2 * FURTHER))  # forward only: more can be afforded
         sample = max(0.0, (long - short) / (many - first)) if many > first else 0.0
         return Line(max(0.0, short - first * sample), 0.0, sample)

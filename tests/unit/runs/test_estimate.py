@@ -84,12 +84,25 @@ def test_the_line_finds_what_a_client_a_step_and_a_sample_take(
     assert line.seconds(np.array([8.0]), np.array([8.0 * 64])) == pytest.approx(watch.round(8, 64))
 
 
+def test_a_large_model_is_tested_once_and_a_samples_forward_pass_is_a_third_of_its_step(
+    world_of: Callable[..., World],
+) -> None:
+    world = world_of(Flpdsp(), batch_size=8)
+    ticks = iter(range(1_000))  # a clock that shows one second more at every look: everything takes long
+    trial = Trial(choose_engine(world, "streamed", 1), world, PLAN, lambda: float(next(ticks)))
+    line = trial.testing(Line(once=0.0, step=0.0, sample=0.3))
+    assert next(ticks) == 2  # one measurement: begun and ended
+    assert line.sample == pytest.approx(0.1)
+    assert line.seconds(np.zeros(1), np.full(1, 2.0)) == pytest.approx(1 / len(trial.plan.participants))
+
+
 def test_only_the_tried_clients_are_trained_and_tested(world_of: Callable[..., World]) -> None:
     world = world_of(Flpdsp(), batch_size=8)
     trial = Trial(choose_engine(world, "streamed", 2), world, replace(PLAN, participants=(4, 2)))
     assert [len(rows) for rows in trial.world.task.partition.train] == world.task.partition.sizes[[4, 2]].tolist()
-    assert trial.training().seconds(np.ones(1), np.full(1, 8.0)) > 0
-    assert trial.testing().seconds(np.zeros(1), np.ones(1)) > 0
+    trained = trial.training()
+    assert trained.seconds(np.ones(1), np.full(1, 8.0)) > 0
+    assert trial.testing(trained).seconds(np.zeros(1), np.ones(1)) > 0
     assert trial.progress.clients.started() == [0, 1]
 
 
