@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -26,14 +27,21 @@ from leanfed.rounds.evaluation import scored, used_weights
 from leanfed.rounds.world import World
 from leanfed.runs.build import build_world
 from leanfed.runs.settings import Settings
+from leanfed.tasks.split import flatten
 from leanfed.tasks.task import Images
+from leanfed.tasks.units import Kept, Layer, find_units, narrowed
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Format = Literal["torch", "onnx"]
-ENDINGS: Final[dict[Format, str]] = {"torch": ".pt2", "onnx": ".onnx"}
+Format = Literal["torch", "onnx", "executorch"]
+ENDINGS: Final[dict[Format, str]] = {"torch": ".pt2", "onnx": ".onnx", "executorch": ".pte"}
+INSTALLS: Final = {  # ExecuTorch is in no extra of ours: it brings much that nothing else here needs
+    "onnxscript": "'leanfed[export]'",
+    "onnxruntime": "'leanfed[export]'",
+    "executorch": "executorch",
+}
 Predict = Callable[[Tensor], Tensor]
 REPEATS = 30  # runs of one sample, of which the median counts
 CALIBRATION = 200  # a client's own training samples that choose the ranges of 8-bit activations
@@ -50,12 +58,13 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported model; `original` is the same model in PyTorch."""
+    """An exported model; `original` is the same model in PyTorch with all its units."""
 
     path: Path
     client: int
     format: Format
     int8: bool
+    units: Mapping[str, tuple[int, int]]  # layer -> units that it has, and had; empty where none was taken out
     judged_by: str  # what the scores are
     file: Footprint
     original: Footprint
@@ -73,21 +82,27 @@ def export_model(
     out: str | Path,
     *,
     int8: bool = False,
+    units: float | None = None,
     data_dir: str | Path | None = None,
 ) -> Exported:
-    """Write a client's model to a file, and a description (JSON) next to it."""
+    """Write a client's model to a file, and a description (JSON) next to it.
+
+    Units of the head that pruning has emptied are left out; `units` keeps only that share of each layer's, those with
+    the largest weights.
+    """
     if int8 and format != "onnx":
         raise InputError(f"8-bit models are written in ONNX only, not as {format!r}. Choose --format onnx.")
     path = Path(out)
-    world, model = client_model(RunFolder(Path(folder)), client, data_dir)
+    world, whole = client_model(RunFolder(Path(folder)), client, data_dir)
+    model, taken = without_units(world, whole, units)
     sample = world.task.test.batch(world.task.partition.test[client][:1]).inputs
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporters, about their own future
         write_atomically(path, lambda partial: _write(partial, model, sample, format, world if int8 else None, client))
-        measured = _footprint(world, client, _opened(path, format), sample, path.stat().st_size)
-        held = sum(value.numel() * value.element_size() for value in model.state_dict().values())
-        original = _footprint(world, client, torch.no_grad()(model), sample, held)
-    exported = Exported(path, client, format, int8, world.task.loss.judged_by, measured, original)
+        measured = _footprint(world, client, open_model(path, format), sample, path.stat().st_size)
+        held = sum(value.numel() * value.element_size() for value in whole.state_dict().values())
+        original = _footprint(world, client, torch.no_grad()(whole), sample, held)
+    exported = Exported(path, client, format, int8, taken, world.task.loss.judged_by, measured, original)
     write_text(exported.description, json.dumps(_description(exported, world, sample), indent=2) + "\n")
     return exported
 
@@ -113,6 +128,35 @@ def client_model(folder: RunFolder, client: int, data_dir: str | Path | None = N
     return world, model.eval()
 
 
+def without_units(world: World, model: nn.Module, share: float | None) -> tuple[nn.Module, dict[str, tuple[int, int]]]:
+    """A client's model with fewer units in its head, and how many each layer has and had; the same model if none goes.
+
+    Those whose weights are all zero go if the run prunes units; with a share, all but the largest by the sum of w^2.
+    """
+    if share is None and world.units is None:
+        return model, {}
+    units = world.units or find_units(model, world.split)
+    private = flatten(model, world.split.private)
+    kept: Kept = units.nonzero(private)
+    if share is not None:
+        kept = {layer.name: _largest(layer, units.entries[layer.name], private, share) for layer in units.layers}
+    taken = {layer.name: (len(kept[layer.name]), layer.units) for layer in units.layers}
+    if all(left == had for left, had in taken.values()):
+        return model, {}
+    return narrowed(units, model, kept).eval(), taken
+
+
+def _largest(layer: Layer, entries: Tensor, private: Tensor, share: float) -> Tensor:
+    count = int(share * layer.units + 1e-9)
+    if not 1 <= count <= layer.units:
+        raise InputError(
+            f"A share of {share:g} leaves {count} of the {layer.units} units of {layer.name!r}. Keep at least one, "
+            f"{1 / layer.units:.2g}, and at most all, 1."
+        )
+    worth = private[entries].double().square().sum(1)
+    return torch.argsort(-worth, stable=True)[:count].sort().values
+
+
 def _states(path: Path, client: int) -> tuple[ServerState, ClientState]:
     """The server's and one client's state in a file of weights; no other client's rows are read."""
     from safetensors import safe_open
@@ -130,16 +174,15 @@ def _states(path: Path, client: int) -> tuple[ServerState, ClientState]:
 
 def _write(path: Path, model: nn.Module, sample: Tensor, format: Format, calibrated: World | None, client: int) -> None:
     """Export for any number of samples at a time; in 8 bits where a world to calibrate with is given."""
-    if format == "onnx":
-        for package in ("onnxscript", "onnxruntime"):
-            _needed(package)
+    for package in {"onnx": ("onnxscript", "onnxruntime"), "executorch": ("executorch",)}.get(format, ()):
+        _needed(package)
     try:
         if calibrated is None:
-            _exported(path, model, sample, format)
+            write_model(path, model, sample, format)
             return
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             whole = Path(folder, "whole.onnx")
-            _exported(whole, model, sample, format)
+            write_model(whole, model, sample, format)
             _quantise(whole, path, calibrated, client)
     except LeanfedError:
         raise
@@ -151,7 +194,11 @@ def _write(path: Path, model: nn.Module, sample: Tensor, format: Format, calibra
         ) from error
 
 
-def _exported(path: Path, model: nn.Module, sample: Tensor, format: Format) -> None:
+def write_model(path: Path, model: nn.Module, sample: Tensor, format: Format) -> None:
+    """Write a module for any number of samples like this one (1, ...) at a time; ExecuTorch takes one."""
+    if format == "executorch":
+        path.write_bytes(_lowered(torch.export.export(model, (sample,))))
+        return
     example = (torch.cat([sample, sample]),)  # one sample would fix the number at one
     shapes = ({0: torch.export.Dim("batch")},)
     if format == "torch":
@@ -165,11 +212,21 @@ def _exported(path: Path, model: nn.Module, sample: Tensor, format: Format) -> N
     program.save(str(path), include_initializers=True, external_data=False)
 
 
-def _opened(path: Path, format: Format) -> Predict:
+def _lowered(program: Any) -> bytes:
+    """A program for ExecuTorch's runtime, with XNNPACK's kernels where they fit."""
+    kernels = _needed("executorch.backends.xnnpack.partition.xnnpack_partitioner").XnnpackPartitioner()
+    lowered = _needed("executorch.exir").to_edge_transform_and_lower(program, partitioner=[kernels])
+    return bytes(lowered.to_executorch().buffer)
+
+
+def open_model(path: Path, format: Format) -> Predict:
     """The file as another program would run it."""
     if format == "torch":
         module = torch.export.load(path).module()
         return torch.no_grad()(module)
+    if format == "executorch":
+        method = _needed("executorch.runtime").Runtime.get().load_program(path).load_method("forward")
+        return lambda inputs: torch.cat([method.execute([one.unsqueeze(0)])[0].clone() for one in inputs])
     ort = _needed("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
@@ -195,12 +252,17 @@ def _quantise(source: Path, target: Path, world: World, client: int) -> None:
 
 def _footprint(world: World, client: int, predict: Predict, sample: Tensor, size: int) -> Footprint:
     result = scored(world, client, predict)
+    return Footprint(size, latency_ms(predict, sample), result.scores.get(world.task.loss.judged_by, result.loss))
+
+
+def latency_ms(predict: Predict, sample: Tensor, repeats: int = REPEATS) -> float:
+    """Milliseconds of one sample: the median of the repeats, after three that do not count."""
     spent = []
-    for _ in range(REPEATS + 3):
+    for _ in range(repeats + 3):
         began = time.perf_counter()
         predict(sample)
         spent.append(time.perf_counter() - began)
-    return Footprint(size, 1e3 * median(spent[3:]), result.scores.get(world.task.loss.judged_by, result.loss))
+    return 1e3 * median(spent[3:])
 
 
 def _description(exported: Exported, world: World, sample: Tensor) -> dict[str, Any]:
@@ -220,9 +282,10 @@ def _description(exported: Exported, world: World, sample: Tensor) -> dict[str, 
         "method": world.algorithm.model_dump()["name"],
         "format": exported.format,
         "int8": exported.int8,
+        "units": {name: {"has": has, "had": had} for name, (has, had) in exported.units.items()},
         "sha256": sha256_of(exported.path),
         "input": {
-            "shape": ["batch", *sample.shape[1:]],
+            "shape": [1 if exported.format == "executorch" else "batch", *sample.shape[1:]],
             "type": str(sample.dtype).removeprefix("torch."),
             "scaled": scaled,
         },
@@ -234,10 +297,10 @@ def _description(exported: Exported, world: World, sample: Tensor) -> dict[str, 
 
 
 def _needed(name: str) -> Any:
-    """A package of the extra `export`."""
-    import importlib
-
+    """A package that is not installed with leanfed itself, or a module of it."""
+    root = name.partition(".")[0]
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingExtraError(f"ONNX needs the package {name}. Install it: pip install 'leanfed[export]'.") from error
+        why = f"This format needs the package {root}. Install it: pip install {INSTALLS[root]}."
+        raise MissingExtraError(why) from error

@@ -254,3 +254,11 @@ def test_the_time_that_the_documents_tell_was_measured_and_follows_operations() 
         charged = f"{row['operations']:.2f}, {row['head_operations']:.2f} | {row['weights']:.2f}"
         line = f"| {row['model']}, {row['batch_size']} | {row['r']} | {' | '.join(told)} | {charged} |"
         assert line in page
+
+
+def test_the_sizes_of_exports_that_the_documents_tell_were_measured() -> None:
+    page = (ROOT / "docs/measurements.md").read_text()
+    for row in json.loads((ROOT / "results/narrow/exports.json").read_text()):
+        kinds = ("pytorch", "onnx", "executorch")
+        told = " | ".join(f"{row[f'{kind}_kb']:,.0f} kB, {row[f'{kind}_ms']:.2f} ms" for kind in kinds)
+        assert f"| {row['model']} | {row['r']} | {told} | " in page

@@ -14,7 +14,7 @@ import torch
 import leanfed
 from leanfed.errors import InputError, MissingExtraError
 from leanfed.results import RunFolder
-from leanfed.runs.export import client_model, export_model
+from leanfed.runs.export import client_model, export_model, without_units
 from leanfed.tasks.models import MODELS, ModelSpec
 
 BASE = {"rounds": 2, "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": 5}}}
@@ -77,6 +77,54 @@ def test_a_torch_program_answers_as_the_module(folder: Path, tmp_path: Path) -> 
     assert torch.allclose(answers, model(inputs), atol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose heads keep half of their units."""
+    path = tmp_path_factory.mktemp("pruned") / "run"
+    method = {"name": "flpdsp", "k": 0.5, "r": 0.5, "prune": {"unit": "unit"}}
+    radio = {"broadcast": "difference"}
+    leanfed.run(leanfed.Settings.from_values({**BASE, "algorithm": method, "radio": radio}), path)
+    return path
+
+
+def test_units_that_pruning_emptied_are_left_out_and_nothing_changes(pruned: Path, tmp_path: Path) -> None:
+    made = export_model(pruned, 3, "onnx", tmp_path / "three.onnx")
+    assert made.units == {"fc1": (42, 84)}
+    assert json.loads(made.description.read_text())["units"] == {"fc1": {"has": 42, "had": 84}}
+    world, model = client_model(RunFolder(pruned), 3)
+    inputs = world.task.test.batch(world.task.partition.test[3][:7]).inputs
+    session = onnxruntime.InferenceSession(str(made.path), providers=["CPUExecutionProvider"])
+    (answers,) = session.run(None, {"input": inputs.numpy()})
+    np.testing.assert_allclose(answers, model(inputs).detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert made.file.score == made.original.score
+    assert made.file.score == RunFolder(pruned).read_table("evaluations").filter(round=1, client=3)["accuracy"].item()
+
+
+def test_a_share_of_the_units_is_kept_by_their_weights(folder: Path, tmp_path: Path) -> None:
+    world, whole = client_model(RunFolder(folder), 2)
+    small, taken = without_units(world, whole, 0.25)
+    assert taken == {"fc1": (21, 84)}
+    fc1, fc2 = whole.get_parameter("fc1.weight"), whole.get_parameter("fc2.weight")
+    worth = fc1.square().sum(1) + whole.get_parameter("fc1.bias").square() + fc2.square().sum(0)
+    kept = worth.topk(21).indices.sort().values
+    assert torch.equal(small.get_parameter("fc1.weight"), fc1[kept])
+    assert torch.equal(small.get_parameter("fc2.weight"), fc2[:, kept])
+    made = export_model(folder, 2, "torch", tmp_path / "two.pt2", units=0.25)
+    assert made.file.bytes < export_model(folder, 2, "torch", tmp_path / "all.pt2").file.bytes
+    for share, words in ((0.001, "leaves 0 of the 84 units of 'fc1'"), (2.0, "leaves 168 of the 84")):
+        with pytest.raises(InputError, match=words):
+            export_model(folder, 2, "onnx", tmp_path / "none.onnx", units=share)
+    assert not (tmp_path / "none.onnx").exists()
+
+
+def test_executorch_answers_as_pytorch_does(pruned: Path, tmp_path: Path) -> None:
+    pytest.importorskip("executorch", reason="in no extra of ours")
+    made = export_model(pruned, 1, "executorch", tmp_path / "one.pte")
+    assert made.file.score == made.original.score
+    assert made.units == {"fc1": (42, 84)}
+    assert json.loads(made.description.read_text())["input"]["shape"] == [1, 1, 32, 32]
+
+
 def test_a_client_of_the_run_and_a_run_with_weights(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"Client 5 is not in .*, which has clients 0 to 4"):
         export_model(folder, 5, "onnx", tmp_path / "five.onnx")
@@ -101,6 +149,9 @@ def test_a_package_that_is_missing_is_named(folder: Path, tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingExtraError, match=r"needs the package onnxscript.*leanfed\[export\]"):
         export_model(folder, 0, "onnx", tmp_path / "zero.onnx")
+    monkeypatch.setitem(sys.modules, "executorch", None)
+    with pytest.raises(MissingExtraError, match=r"needs the package executorch.*pip install executorch"):
+        export_model(folder, 0, "executorch", tmp_path / "zero.pte")
     assert not list(tmp_path.iterdir())
 
 
