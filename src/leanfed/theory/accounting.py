@@ -15,6 +15,7 @@ import numpy as np
 from leanfed.errors import InputError
 
 Accountant = Literal["exact", "rdp", "pld"]
+MOST_NOISE: Final = 1e9  # a multiplier in which any model drowns
 ORDERS: Final = tuple(range(2, 257))  # Renyi orders
 _log_gamma = np.vectorize(math.lgamma, otypes=[float])
 
@@ -108,6 +109,11 @@ def noise_for(accountant: Accountant, sampling: float, epsilon: float, rounds: i
     >>> round(noise_for("exact", 1.0, 8.0, 60, 6.3e-3), 2)
     3.28
     """
+    if epsilon_of(accountant, sampling, MOST_NOISE, rounds, delta) > epsilon:
+        raise InputError(
+            f"The accountant {accountant!r} finds no noise that keeps privacy.epsilon = {epsilon:g} at privacy.delta = "
+            f"{delta:g}. Raise one of the two, or choose another accountant."
+        )
     return _root(lambda noise: epsilon_of(accountant, sampling, noise, rounds, delta) <= epsilon, 1.0)
 
 

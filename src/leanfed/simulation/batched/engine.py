@@ -42,6 +42,8 @@ def misfit(world: World) -> str | None:
         return f"its kernels know cross_entropy, not {world.task.settings.loss!r}"
     if world.task.settings.augment:
         return "task.augment changes pictures as they are drawn"
+    if world.task.settings.lora is not None:
+        return "its kernels know no adapters (task.lora)"
     if world.device.type != "cpu":
         return f"its kernels compute on the processor, not on {world.device}"
     if world.precision != "float32":
