@@ -169,3 +169,12 @@ def test_a_contender_that_cannot_run_gives_its_reason(tmp_path: Path) -> None:
     finally:
         runner.close()
     assert without_paths("cannot import 'a' from 'b' (/some/where/b.py)") == "cannot import 'a' from 'b'"
+
+
+def test_the_readme_says_how_much_longer_a_round_of_others_takes() -> None:
+    ratios = {row["contender"]: row["ratio"] for row in read_results()["rows"] if row["local_steps"] == 1}
+    (line,) = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| time of one round")]
+    said = [cell.strip() for cell in line.split("|")[2:-1]]
+    assert said == ["1", *(f"× {ratios[name]:.2g}" for name in ("flwr", "pfl")), "not measured"] + [
+        f"× {ratios[name]:.2g}" for name in ("fedlab", "fedjax")
+    ]

@@ -16,6 +16,7 @@ from leanfed.errors import InputError
 
 Accountant = Literal["exact", "rdp", "pld"]
 MOST_NOISE: Final = 1e9  # a multiplier in which any model drowns
+LEAST_PLD_NOISE: Final = 0.2  # below it a loss distribution takes minutes and protects nobody
 ORDERS: Final = tuple(range(2, 257))  # Renyi orders
 _log_gamma = np.vectorize(math.lgamma, otypes=[float])
 
@@ -80,10 +81,13 @@ def _renyi(sampling: float, noise: float, order: int) -> float:
 
 
 def pld_epsilon(sampling: float, noise: float, rounds: int, delta: float) -> float:
-    """By the privacy loss distribution of Google's dp-accounting, the tightest of the three for sampled cohorts."""
+    """By the privacy loss distribution of Google's dp-accounting, the tightest of the three for sampled cohorts.
+
+    No bound is given (inf) below a noise multiplier of 0.2.
+    """
     if rounds == 0:
         return 0.0
-    if noise == 0.0:
+    if noise < LEAST_PLD_NOISE:
         return math.inf
     try:
         from dp_accounting.pld import privacy_loss_distribution

@@ -45,6 +45,11 @@ def test_values_of_the_literature() -> None:
     assert pld_epsilon(0.1, 2.3739, 60, 5.0e-4) == pytest.approx(1.0, abs=1e-3)
 
 
+def test_a_budget_beyond_all_use_does_not_ask_for_a_distribution_without_end() -> None:
+    assert noise_for("pld", 0.5, 440_371.0, 3, 1e-2) == pytest.approx(0.2)
+    assert pld_epsilon(0.5, 0.1, 3, 1e-2) == math.inf
+
+
 @given(
     accountant=st.sampled_from(["exact", "rdp"]),
     noise=st.floats(0.5, 20.0),
