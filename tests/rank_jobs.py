@@ -165,10 +165,10 @@ def whole_run(ranks: Ranks, values: dict[str, Any], folder: str, killed: tuple[i
     if killed is not None and killed[0] == ranks.rank:
         lasting, rounds = World.alone, killed[1]
 
-        def alone(world: World, state: Any, client: int, number: int, k: float, r: float) -> Any:
+        def alone(world: World, state: Any, client: int, number: int, *rates: Any) -> Any:
             if number == rounds:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return lasting(world, state, client, number, k, r)
+            return lasting(world, state, client, number, *rates)
 
         World.alone = alone  # type: ignore[method-assign]
     done = run_on(ranks, Settings.from_values(values), Path(folder))

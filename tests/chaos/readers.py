@@ -221,7 +221,8 @@ def read_message(file: Path) -> None:
         return  # Flower cannot carry it
     content = RecordDict({"base" if message["kind"] == "base" else "one": record})
     if message["kind"] == "base":
-        from_frame(messages.base_frame(content), max_size=LARGEST)
+        for frame in messages.base_frames(content):
+            from_frame(frame, max_size=LARGEST)
         return
     found = messages.unpack(content, "one", getattr(messages, message["kind"]))
     if isinstance(found, messages.Answer) and found.frame:
