@@ -102,6 +102,9 @@ RMSE = Score("root mean square error", "root mean square error over clients", "d
 PERPLEXITY = Score("perplexity", "perplexity, exp of the mean loss over clients", "down")
 WORST = Score("accuracy, worst decile", "test accuracy, worst tenth of clients")
 
+# What clients measure of the vector that entries are chosen from: column -> keep rate.
+KEPT: Final = {"kept_0003": 0.003, "kept_001": 0.01, "kept_003": 0.03, "kept_01": 0.1, "kept_03": 0.3}
+
 COLUMNS: Final = (
     Quantity("round", R + C + E, int, "1", "round", over_rounds="count", cost=ROUNDS),
     Quantity("client", C + E, int, "1", "client"),
@@ -118,8 +121,8 @@ COLUMNS: Final = (
     Quantity("accuracy", R + C + E, float, "1", "accuracy", "none", "last", in_summary=True, score=ACCURACY),
     Quantity("loss", R + C + E, float, "1", "loss", "none", "last", in_summary=True, score=LOSS),
     Quantity("worst_decile", R, float, "1", "worst decile", "none", "last", in_summary=True, score=WORST),
-    *(Quantity(name, R, float, "1", f"squared norm in the largest {part} of entries", since="0.2.0") for name, part in (
-        ("kept_0003", "0.3 %"), ("kept_001", "1 %"), ("kept_003", "3 %"), ("kept_01", "10 %"), ("kept_03", "30 %"))),
+    *(Quantity(name, R, float, "1", f"squared norm in the largest {100 * rate:g} % of entries", since="0.2.0")
+      for name, rate in KEPT.items()),
     Quantity("head_contraction", R, float, "1", "factor of a head's gradient in one step", since="0.2.0"),
     Quantity("head_steps", R, int, "1", "head steps on a batch, where they are planned", since="0.2.0"),
     Quantity("majority_guess", R, float, "1", "majority guess", "none", "last", in_summary=True),

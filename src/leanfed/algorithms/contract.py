@@ -14,6 +14,7 @@ from torch import Tensor
 
 from leanfed.algorithms.optimizers import Constants, known_optimizer
 from leanfed.compression.picks import Picks
+from leanfed.quantities import KEPT
 from leanfed.records import Floats, Ints, Section
 from leanfed.tasks.batch import Batch
 from leanfed.tasks.split import Split
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 PRIVATE = "private"  # name in a client's state
 # What clients say of their progress beside an upload, 48 bytes: shares of the squared norm of the vector that entries
-# are chosen from, at the rates of `compression.kept_shares`, and by what factor a step shortens the head's gradient.
-SIGNALS: Final = ("kept_0003", "kept_001", "kept_003", "kept_01", "kept_03", "head_contraction")
+# are chosen from, at five keep rates, and by what factor a step shortens the head's gradient.
+SIGNALS: Final = (*KEPT, "head_contraction")
 
 
 class ServerStep(Section):

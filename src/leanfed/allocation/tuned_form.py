@@ -22,8 +22,9 @@ from leanfed.allocation.curves import Floats, bits_of
 from leanfed.allocation.fast_form import FastPlan, Upload, plan_fast, weigh
 from leanfed.allocation.limits import Mask
 from leanfed.allocation.problem import Problem
+from leanfed.quantities import KEPT
 
-RATES_MEASURED: Final = (0.003, 0.01, 0.03, 0.1, 0.3)  # of `compression.kept_shares`
+RATES: Final = tuple(KEPT.values())  # at which clients measure
 KEEP_RATES: Final = 25  # between k_min and k_max; the first choice weighs every other one
 STEPS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of a head, tried
 PAST: Final = 40  # rounds that count
@@ -39,7 +40,7 @@ N = TypeVar("N", int, float)
 class Worths:
     """What is known of a run's gradients; before it is measured, a power law and a guess."""
 
-    kept: tuple[float, ...] = tuple(rate**0.25 for rate in RATES_MEASURED)  # shares of the squared norm
+    kept: tuple[float, ...] = tuple(rate**0.25 for rate in RATES)  # shares of the squared norm
     contraction: float = 0.75  # of a head's gradient in one step
     average: float = 0.0  # weight of the past in the server's average
 
@@ -57,7 +58,7 @@ class Worths:
         >>> Worths().energy([0.0015, 0.01, 1.0]).round(4).tolist()
         [0.117, 0.3162, 1.0]
         """
-        rates, keep = np.array([*RATES_MEASURED, 1.0]), np.asarray(k, dtype=float)
+        rates, keep = np.array([*RATES, 1.0]), np.asarray(k, dtype=float)
         inside = np.interp(np.log(np.maximum(keep, rates[0])), np.log(rates), [*self.kept, 1.0])
         return np.asarray(inside * np.minimum(keep / rates[0], 1.0))
 

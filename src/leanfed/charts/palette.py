@@ -36,6 +36,7 @@ METHODS: Final = {  # the longest name that a label holds decides
     "flpdsp-opt fast": Look("#0072B2", OUR_DASH),
     "flpdsp-opt safe": Look("#009E73", OUR_DASH),
     "flpdsp-opt plain": Look("#CC79A7", OUR_DASH),
+    "flpdsp-opt tuned": Look("#B2182B", OUR_DASH),
     "flpdsp": Look("#E69F00", OUR_DASH),
     "fedper": Look("#D55E00"),
     "lg-fedavg": Look("#882255"),

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from leanfed.quantities import KEPT
 from leanfed.records import Floats
 
-RATES: Final = (0.003, 0.01, 0.03, 0.1, 0.3)
+RATES: Final = tuple(KEPT.values())
 SAMPLE: Final = 8192  # entries that are enough: a mean over clients needs no more
 HALF_OCTAVE: Final = 22  # bits of a float32 below its exponent and the first bit of its mantissa
 

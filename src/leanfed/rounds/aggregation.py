@@ -108,7 +108,8 @@ def stepped(
 ) -> ServerState:
     """The method's step along the combined uploads, cut, evened, averaged and scaled as `training.server` says."""
     how, memory = training.server, dict(server.memory)
-    norm = math.sqrt(np.square(mean.numpy(), dtype=np.float64).sum())  # in one thread, so in one order
+    measured = how.cap is not None or how.even
+    norm = math.sqrt(np.square(mean.numpy(), dtype=np.float64).sum()) if measured else 0.0  # in one thread and order
     if how.cap is not None and norm > how.cap:
         mean, norm = mean * (how.cap / norm), how.cap
     if how.even and norm > 0:

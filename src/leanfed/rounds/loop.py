@@ -139,7 +139,7 @@ def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eval
         "worst_decile": tested.worst_decile if tested else None,
         "f1": tested.f1 if tested else None,
         "majority_guess": guess if task.loss.judged_by == "accuracy" else None,
-        **measured_signals(outcome.signals, gamma),
+        **(measured_signals(outcome.signals, gamma) if world.reports else {}),
         **({} if plan.head_steps is None else {"head_steps": plan.head_steps}),
         **dict.fromkeys(further_scores(task)),
         **({} if task.loss.judged_by == "accuracy" else {"constant_guess": guess}),
@@ -148,9 +148,9 @@ def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eval
 
 
 def measured_signals(signals: Floats | None, gamma: Floats) -> dict[str, float | None]:
-    """Columns of what participants reported: means by weight, None where nobody could say; none without reports."""
+    """Columns of what participants reported: means by weight, None where nobody could say, or took part."""
     if signals is None:
-        return {}
+        return dict.fromkeys(SIGNALS)
     means: dict[str, float | None] = {}
     for name, values in zip(SIGNALS, signals.T, strict=True):
         known = np.isfinite(values)

@@ -191,6 +191,9 @@ class Settings(Section):
             "only the sum of clipped uploads has a known sensitivity; set aggregation.name = 'mean'": (
                 self.aggregation.single_uploads
             ),
+            "what clients report to plan by would travel without noise; set allocation.form = 'fast'": (
+                self.allocation.measures
+            ),
             "the accountant 'exact' knows no sampling; set privacy.accountant = 'rdp' or 'pld'": (
                 poisson and self.privacy.accountant == "exact"
             ),
@@ -252,6 +255,8 @@ class Settings(Section):
         notes = [
             "privacy covers the shared weights; the server itself, losses, sample counts and tests are not covered."
         ]
+        if self.allocation.rule == "joint" and self.allocation.theta == "estimated":
+            notes.append("theta is estimated on the clients' samples, which privacy does not cover; or give theta1.")
         if self.participation.selection != "poisson":
             notes.append(
                 "privacy is counted without sampling: only participation.rule = 'poisson' can be accounted for."
@@ -271,7 +276,12 @@ class Settings(Section):
         free = given.rule == "own" and given.wait != "pace"
         names = ("deadline_s", "energy_budget_j", "energy_total_j") if free else ()
         changed = [name for name in names if getattr(given, name) != getattr(usual, name)]
-        return [f"allocation.{name} has no effect with allocation.rule = 'own'." for name in changed]
+        notes = [f"allocation.{name} has no effect with allocation.rule = 'own'." for name in changed]
+        if given.measures and given.head_steps_max and getattr(self.algorithm, "head_steps", 1) != 1:
+            notes.append("algorithm.head_steps has no effect: they are planned. Set allocation.head_steps_max = 0.")
+        if not given.measures and given.head_steps_max != usual.head_steps_max:
+            notes.append("allocation.head_steps_max has no effect without allocation.form = 'tuned'.")
+        return notes
 
     def resolved(self) -> dict[str, Any]:
         """Every value, defaults included, as JSON can hold it."""

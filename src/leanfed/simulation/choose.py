@@ -39,7 +39,7 @@ def choose_engine(
     else:
         chosen, reason = _fastest(world, wire, ranks)
     spec = ENGINES[chosen]
-    if obstacle := spec.obstacle(world, wire):
+    if name != AUTO and (obstacle := spec.obstacle(world, wire)):  # else it was looked at above
         raise SettingsError(f"The {name!r} engine cannot run this: {obstacle}. Choose engine 'auto' or 'streamed'.")
     engine = spec.build(world, threads, wire)
     engine.reason = reason

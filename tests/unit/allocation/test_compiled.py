@@ -14,7 +14,7 @@ from leanfed.allocation import curves
 from leanfed.allocation.compiled import _Loop, interpreted
 from leanfed.streams import stream
 
-WIDTH = {"_bits_each": 4, "_keep_rate_each": 3, "_rate_each": 3, "_share_each": 3}
+LOOPS = ("_bits_each", "_keep_rate_each", "_rate_each", "_share_each")
 
 
 def arguments(name: str, seed: int) -> tuple[Any, ...]:
@@ -30,7 +30,7 @@ def arguments(name: str, seed: int) -> tuple[Any, ...]:
     }[name]
 
 
-@pytest.mark.parametrize("name", WIDTH)
+@pytest.mark.parametrize("name", LOOPS)
 @given(seed=st.integers(0, 10_000))
 def test_python_and_the_compiler_give_the_same_bits(name: str, seed: int) -> None:
     loop, given_arrays = getattr(curves, name).compiled, arguments(name, seed)

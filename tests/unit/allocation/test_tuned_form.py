@@ -14,7 +14,6 @@ from leanfed.allocation.bench import paper_problem
 from leanfed.allocation.fast_form import weigh
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.tuned_form import (
-    RATES_MEASURED,
     STEPS,
     Choice,
     TunedPlan,
@@ -23,7 +22,6 @@ from leanfed.allocation.tuned_form import (
     keep_rates,
     plan_tuned,
 )
-from leanfed.compression.kept_shares import RATES
 
 LEARNED = Worths((0.2, 0.35, 0.55, 0.8, 0.95), 0.72, 0.8)
 
@@ -31,11 +29,6 @@ LEARNED = Worths((0.2, 0.35, 0.55, 0.8, 0.95), 0.72, 0.8)
 def planned(problem: Problem, worths: Worths, number: int = 1, **options: Any) -> TunedPlan:
     """A plan in which every head step costs as much as the first."""
     return plan_tuned(lambda steps: problem.with_(head_work=float(steps)), worths, number, **options)
-
-
-def test_rates_are_those_that_clients_measure_at() -> None:
-    assert RATES_MEASURED == RATES
-    assert len(SIGNALS) == len(RATES) + 1
 
 
 @given(k=st.floats(1e-6, 1.0), average=st.floats(0.0, 0.99))

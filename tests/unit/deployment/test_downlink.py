@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import torch
 from flwr.app import Error, Message
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
+from tests.unit.deployment.fleets import CLIENTS, Trial, die_when, settings_of
 
 import leanfed
 from leanfed.algorithms.contract import ServerState
@@ -153,17 +153,7 @@ def test_who_says_to_be_behind_the_base_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("killed_after", [1, 2])
 def test_a_server_that_dies_knows_the_views_again(tmp_path: Path, killed_after: int) -> None:
     trial = Trial(small_fleet(), tmp_path, {"fleet": "profile"})
-    pull = trial.grid.pull_messages
-
-    def dying(ids: Any) -> Any:
-        answers = pull(ids)
-        if any(answer.metadata.group_id == str(killed_after) for answer in answers):
-            trial.grid.pull_messages = pull  # type: ignore[method-assign]
-            trial.grid.replies.clear()
-            raise RuntimeError("power cut")
-        return answers
-
-    trial.grid.pull_messages = dying  # type: ignore[method-assign]
+    die_when(trial, round_number=killed_after)
     with pytest.raises(RuntimeError, match="power cut"):
         trial.play()
     trial.play(resume=True)

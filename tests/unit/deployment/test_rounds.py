@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from polars.testing import assert_frame_equal
 from safetensors.numpy import load_file
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of, write_digits
+from tests.unit.deployment.fleets import CLIENTS, Trial, die_when, settings_of, write_digits
 
 import leanfed
 from leanfed.deployment.learning.server import NoQuorumError
@@ -177,7 +177,7 @@ def test_a_device_with_few_samples_and_one_class_can_take_part(tmp_path: Path) -
 def test_a_server_that_dies_goes_on_where_it_ended(tmp_path: Path, killed_after: int) -> None:
     settings = settings_of(rounds=4, allocation={**FAST, "energy_total_j": 4.0})
     trial = Trial(settings, tmp_path, {"fleet": "profile"})
-    _die_when(trial, round_number=killed_after)
+    die_when(trial, round_number=killed_after)
     with pytest.raises(RuntimeError, match="power cut"):
         trial.play()
     trial.play(resume=True)
@@ -187,21 +187,6 @@ def test_a_server_that_dies_goes_on_where_it_ended(tmp_path: Path, killed_after:
     assert trial.table("evaluations")["round"].unique(maintain_order=True).to_list() == [1, 3]
     assert trial.table("rounds")["round"].to_list() == [0, 1, 2, 3]
     assert trial.audit("no_quorum") == []  # the fleet was waited for, not half of it
-
-
-def _die_when(trial: Trial, *, round_number: int) -> None:
-    """The server dies when the last answer of a round has come, before it could be applied."""
-    pull = trial.grid.pull_messages
-
-    def dying(ids: Any) -> Any:
-        answers = pull(ids)
-        if any(answer.metadata.group_id == str(round_number) for answer in answers):
-            trial.grid.pull_messages = pull  # type: ignore[method-assign]
-            trial.grid.replies.clear()
-            raise RuntimeError("power cut")
-        return answers
-
-    trial.grid.pull_messages = dying  # type: ignore[method-assign]
 
 
 def test_a_run_ends_at_the_accuracy_it_is_after(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -16,9 +17,9 @@ from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.errors import InfeasibleError, SettingsError
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.costs import Accountant, RadioSettings
-from leanfed.rounds.engine import RoundOutcome
+from leanfed.rounds.engine import RoundOutcome, empty_outcome
 from leanfed.rounds.forms import HEAD_STEPS, AllocationSettings
-from leanfed.rounds.loop import measured_signals
+from leanfed.rounds.loop import measured_signals, round_row
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
@@ -300,4 +301,39 @@ def test_what_clients_report_is_averaged_in_no_order_and_without_gaps() -> None:
     assert means["head_contraction"] == pytest.approx(np.average(signals[known, -1], weights=gamma[known]))
     nothing = measured_signals(np.full((2, len(SIGNALS)), np.nan), gamma[:2])
     assert set(nothing.values()) == {None}
-    assert measured_signals(None, gamma) == {}
+    assert measured_signals(None, gamma) == nothing  # a round without participants has the same columns
+
+
+def test_an_idle_round_of_a_tuned_run_has_the_columns_of_the_others(world_of: WorldOf) -> None:
+    world = replace(world_of(Flpdsp()), reports=True)
+    busy, idle = (
+        RoundPlan(0, (1,), np.ones(1), np.ones(1), head_steps=2),
+        RoundPlan(1, (), np.ones(0), np.ones(0), head_steps=2),
+    )
+    one = np.ones(1)
+    outcome = RoundOutcome(
+        cast(ServerState, None), one, one.astype(int), one.astype(int), signals=np.ones((1, len(SIGNALS)))
+    )
+    rows = [round_row(world, busy, outcome, None), round_row(world, idle, empty_outcome(cast(ServerState, None)), None)]
+    assert list(rows[0]) == list(rows[1])
+    assert rows[1]["kept_01"] is None
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        (
+            {"algorithm": {"name": "flpdsp", "head_steps": 5}, "allocation": {"rule": "joint", "form": "tuned"}},
+            "they are planned",
+        ),
+        ({"allocation": {"head_steps_max": 3}}, "without allocation.form = 'tuned'"),
+    ],
+)
+def test_head_steps_that_have_no_effect_are_told(values: dict[str, object], note: str) -> None:
+    assert any(note in told for told in Settings.from_values(values).notes())
+
+
+def test_reports_without_noise_are_refused_in_a_private_run() -> None:
+    values = {"privacy": {"unit": "client", "noise_multiplier": 1.0}, "allocation": {"rule": "joint", "form": "tuned"}}
+    with pytest.raises(SettingsError, match="would travel without noise; set allocation.form = 'fast'"):
+        Settings.from_values({"algorithm": {"name": "flpdsp"}, **values})

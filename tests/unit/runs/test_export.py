@@ -14,7 +14,7 @@ import torch
 import leanfed
 from leanfed.errors import InputError, MissingExtraError
 from leanfed.results import RunFolder
-from leanfed.runs.export import client_model, export_model, without_units
+from leanfed.runs.export import Exported, client_model, export_model, without_units
 from leanfed.tasks.models import MODELS, ModelSpec
 
 BASE = {"rounds": 2, "task": {"partition": {"kind": "class", "classes_per_client": 2, "clients": 5}}}
@@ -48,14 +48,19 @@ def test_a_tuned_method_exports_its_tuned_model(tmp_path: Path) -> None:
     assert loss == pytest.approx(tested, rel=1e-5)
 
 
-def test_onnx_answers_as_pytorch_does_without_leanfed(folder: Path, tmp_path: Path) -> None:
-    made = export_model(folder, 3, "onnx", tmp_path / "three.onnx")
-    world, model = client_model(RunFolder(folder), 3)
+def answers_alike(run: Path, made: Exported) -> None:
+    """onnxruntime gives client 3's answers and score from the file alone."""
+    world, model = client_model(RunFolder(run), 3)
     inputs = world.task.test.batch(world.task.partition.test[3][:7]).inputs
     session = onnxruntime.InferenceSession(str(made.path), providers=["CPUExecutionProvider"])
     (answers,) = session.run(None, {"input": inputs.numpy()})
     np.testing.assert_allclose(answers, model(inputs).detach().numpy(), rtol=1e-4, atol=1e-5)
     assert made.file.score == made.original.score
+
+
+def test_onnx_answers_as_pytorch_does_without_leanfed(folder: Path, tmp_path: Path) -> None:
+    made = export_model(folder, 3, "onnx", tmp_path / "three.onnx")
+    answers_alike(folder, made)
     told = json.loads((tmp_path / "three.onnx.json").read_text())
     assert told["input"]["shape"] == ["batch", 1, 32, 32]
     assert "pixel / 255" in told["input"]["scaled"]
@@ -91,12 +96,7 @@ def test_units_that_pruning_emptied_are_left_out_and_nothing_changes(pruned: Pat
     made = export_model(pruned, 3, "onnx", tmp_path / "three.onnx")
     assert made.units == {"fc1": (42, 84)}
     assert json.loads(made.description.read_text())["units"] == {"fc1": {"has": 42, "had": 84}}
-    world, model = client_model(RunFolder(pruned), 3)
-    inputs = world.task.test.batch(world.task.partition.test[3][:7]).inputs
-    session = onnxruntime.InferenceSession(str(made.path), providers=["CPUExecutionProvider"])
-    (answers,) = session.run(None, {"input": inputs.numpy()})
-    np.testing.assert_allclose(answers, model(inputs).detach().numpy(), rtol=1e-4, atol=1e-5)
-    assert made.file.score == made.original.score
+    answers_alike(pruned, made)
     assert made.file.score == RunFolder(pruned).read_table("evaluations").filter(round=1, client=3)["accuracy"].item()
 
 
