@@ -10,6 +10,8 @@ import json
 import shutil
 import tempfile
 from collections import Counter
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,11 @@ class Draws:
             print(f"{what}: {json.dumps(values)}: {answer.trouble}", flush=True)
         return answer
 
+    def add(self, other: Draws) -> None:
+        """What became of others, too."""
+        self.counts += other.counts
+        self.wrong += other.wrong
+
     def report(self) -> dict[str, Any]:
         """The counts, and how many troubles there are of each kind."""
         return {**dict(sorted(self.counts.items())), "found": kinds(self.wrong)}
@@ -118,6 +125,14 @@ def draw(cases: int, start: int, checked: Draws) -> None:
     checked.look()
 
 
+def chunk(cases: int, start: int, every: int) -> Draws:
+    """Check some settings in a folder of their own."""
+    with tempfile.TemporaryDirectory(prefix="leanfed-draws-") as folder:
+        checked = Draws(Path(folder), every)
+        draw(cases, start, checked)
+    return checked
+
+
 def main() -> None:
     """Draw many settings and record the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -126,11 +141,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=COUNTS, help="where the counts go")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="leanfed-draws-") as folder:
-        checked = Draws(Path(folder), options.every)
-        for first in range(0, options.cases, CHUNK):
-            draw(min(CHUNK, options.cases - first), options.seed + first, checked)
-            record("settings", "python -m tests.chaos.draws", checked.report(), options.out)
+    total = Draws(Path(), options.every)
+    # New interpreters: one that ran thousands of unlike settings holds gigabytes.
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        chunks = [
+            pool.submit(chunk, min(CHUNK, options.cases - first), options.seed + first, options.every)
+            for first in range(0, options.cases, CHUNK)
+        ]
+        for checked in map(Future.result, chunks):
+            total.add(checked)
+            record("settings", "python -m tests.chaos.draws", total.report(), options.out)
 
 
 if __name__ == "__main__":

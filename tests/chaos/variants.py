@@ -13,6 +13,7 @@ SPREAD: dict[str, Any] = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "error-feedback": {"algorithm": {"name": "flpdsp", "k": 0.1, "r": 0.5, "sparsify": {"error_feedback": True}}},
     "joint-plan": {"allocation": {"rule": "joint"}},
+    "tuned-plan": {"allocation": {"rule": "joint", "form": "tuned"}},
     "fedmask": {"algorithm": {"name": "fedmask", "pruning_steps": 1}, "run": {"checkpoint_every": 2, "threads": 1}},
     "momentum": {
         "algorithm": {"name": "fedper"},

@@ -73,3 +73,24 @@ def test_the_library_serves_a_run_from_one_on_another_radio(settings_file: Path,
     assert found.rounds.equals(trained.rounds)
     assert not library.charge(Settings.from_toml(settings_file, ["training.learning_rate=0.02"]), None)
     assert not library.charge(Settings.from_toml(settings_file, ["allocation.rule=joint"]), None)
+
+
+def test_where_a_charged_run_ends_is_judged_by_its_own_costs(settings_file: Path, tmp_path: Path) -> None:
+    first = package.run(Settings.from_toml(settings_file), tmp_path / "first")
+    library = RunLibrary(tmp_path)
+    slow = ["radio.fleet.bandwidth_hz=1e4", "name=slow"]
+    narrow = Settings.from_toml(settings_file, slow)
+    assert library.charge(narrow, None)
+    charged = library.find(narrow)
+    assert charged is not None
+    spent = charged.rounds["latency_s"].cum_sum().to_list()
+    assert spent[1] > first.rounds["latency_s"].sum()  # what two rounds take here, no round there had reached
+    limited = Settings.from_toml(settings_file, [*slow, f"run.stop_at_seconds={spent[1]}"])
+    other = RunLibrary(tmp_path / "first")
+    assert other.charge(limited, None)
+    found = other.find(limited)
+    assert found is not None
+    assert found.rounds.height == 2
+    package.run(Settings.from_toml(settings_file, ["run.stop_at_seconds=1e-9"]), tmp_path / "early" / "one")
+    early = RunLibrary(tmp_path / "early")
+    assert not early.charge(Settings.from_toml(settings_file, [*slow, "run.stop_at_seconds=1e-9"]), None)

@@ -151,9 +151,14 @@ class RunLibrary:
         return None
 
     def charge(self, wanted: Settings, data_dir: Path | None) -> bool:
-        """Make a run from one that learned the same on another radio, with new costs; returns whether there was one."""
+        """Make a run from one that learned the same on another radio, with new costs; returns whether there was one.
+
+        Where a run ends by what it spends is judged by the new costs: of the other run all rounds are needed.
+        """
+        unlimited = {"stop_at_seconds": None, "stop_at_joules": None, "stop_at_bits": None}
+        to_the_end = wanted.model_copy(update={"run": wanted.run.model_copy(update=unlimited)})
         for folder in self._learned.get(learning_key(wanted) or "", ()):
-            if _as_wanted(folder, wanted) is not None:
+            if _as_wanted(folder, to_the_end) is not None:
                 kept = kept_settings(folder)
                 ends = {name: getattr(kept, name) for name in (*ENDS[1:], "run")}
                 home = self.home_of(wanted)

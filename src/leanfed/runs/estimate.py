@@ -63,6 +63,7 @@ def _seconds(experiment: Experiment, trial: Trial) -> float:
     line = trial.training()
     round_s = sum(round_seconds(line, world, trial.world, who) for who in plans if who) / planned
     samples = test_samples(world)
-    test_s = trial.testing(line).seconds(np.zeros(len(samples)), samples)
+    testing = trial.testing(line)
+    test_s = testing.seconds(np.zeros(len(samples)), samples) + len(samples) * trial.preparing(testing, world)
     tests = -(-settings.rounds // settings.evaluation.every)
     return settings.rounds * (plan_s + round_s) + tests * test_s

@@ -15,7 +15,7 @@ from leanfed.rounds.loop import start
 from leanfed.rounds.world import World
 from leanfed.tasks.partition import Partition
 
-TUNING_PASSES = 3  # forward passes that a step takes the time of
+STEP_PASSES = 3  # forward passes that a step takes the time of
 TRIED_STEPS, TRIED_BATCH = 20, 512  # the most that is tried of a client's steps and of its samples in a step
 LEAST_BATCH = 2  # the fewest samples: batch normalisation has no variance of one
 LONG_S = 0.25  # what one measurement may take, if it need not take more
@@ -72,7 +72,7 @@ class Trial:
         return Line(max(0.0, short - step - few * sample), step, sample)
 
     def testing(self, training: Line) -> Line:
-        """What a client's test takes; its running statistics are renewed on samples that count like tested ones.
+        """What a client's test takes, without what precedes it (`preparing`).
 
         Of a large model a second measurement would take as long as all others: a sample's forward pass is then taken
         from what it took in training.
@@ -81,11 +81,29 @@ class Trial:
         few = min(LEAST_BATCH, most)
         first, short = self._test(few)  # the model is warm from training
         if short > LONG_S / OFTEN:
-            sample = min(training.sample / TUNING_PASSES, short / first)
+            sample = min(training.sample / STEP_PASSES, short / first)
             return Line(short - first * sample, 0.0, sample)
         many, long = self._test(_affordable(few, most, short, 2 * FURTHER))  # forward only: more can be afforded
         sample = max(0.0, (long - short) / (many - first)) if many > first else 0.0
         return Line(max(0.0, short - first * sample), 0.0, sample)
+
+    def preparing(self, testing: Line, world: World) -> float:
+        """What a client of a world takes before its test: steps on a copy of its model, renewed running statistics.
+
+        A few are tried with few samples each; the others of a batch count by their forward passes.
+        """
+        tuned, renewed = world.tuning.steps, world.renew_statistics
+        if not tuned + renewed:
+            return 0.0
+        bare = self._test(LEAST_BATCH)[1]
+        tried = min(TRIED_STEPS, max(1, int(LONG_S / max(bare, 1e-9))))
+        more = (world.training.batch_size - LEAST_BATCH) * testing.sample
+        seconds = 0.0
+        for steps, passes, asked in ((tuned, STEP_PASSES, {"tuned": tried}), (renewed, 1, {"renewed": tried})):
+            if steps:
+                with_them = self._test(LEAST_BATCH, **asked)[1]
+                seconds += steps * (max(0.0, with_them - bare) / tried + passes * max(0.0, more))
+        return seconds
 
     def _round(self, steps: int, batch: int) -> float:
         """Seconds of a client in a round of so many steps with so many samples each."""
@@ -95,11 +113,17 @@ class Trial:
         spent = self._seconds(lambda: engine.run_round(server, clients, self.plan))
         return spent / len(self.plan.participants)
 
-    def _test(self, rows: int) -> tuple[float, float]:
-        """(samples, seconds) of a client's test on its first rows."""
+    def _test(self, rows: int, tuned: int = 0, renewed: int = 0) -> tuple[float, float]:
+        """(samples, seconds) of a client's test on its first rows, after so many steps and renewing batches."""
         task, few = self.world.task, self.world.training.model_copy(update={"batch_size": LEAST_BATCH})
         partition = replace(task.partition, test=tuple(own[:rows] for own in task.partition.test))
-        world = replace(self.world, task=replace(task, partition=partition), training=few)
+        world = replace(
+            self.world,
+            task=replace(task, partition=partition),
+            training=few,
+            tuning=self.world.tuning._replace(steps=tuned),
+            renew_statistics=renewed,
+        )
         engine, server, clients = self.engine.at(world), self.progress.server, self.progress.clients
         spent = self._seconds(lambda: engine.evaluate(server, clients))
         return float(test_samples(world).mean()), spent / task.clients
@@ -131,9 +155,8 @@ def _passes(world: World) -> float:
 
 
 def test_samples(world: World) -> Floats:
-    """Samples that every client's test passes through its model (N,), with those that renew running statistics."""
-    renewed = (world.renew_statistics + TUNING_PASSES * world.tuning.steps) * world.training.batch_size
-    return np.array([len(rows) + renewed for rows in world.task.partition.test], dtype=float)
+    """Samples of every client's test (N,)."""
+    return np.array([len(rows) for rows in world.task.partition.test], dtype=float)
 
 
 def _only(world: World, clients: tuple[int, ...]) -> World:
@@ -152,8 +175,6 @@ def shortened(world: World) -> World:
         world,
         training=training,
         algorithm=world.algorithm.shortened(TRIED_STEPS),
-        renew_statistics=min(world.renew_statistics, TRIED_STEPS),
-        tuning=world.tuning._replace(steps=min(world.tuning.steps, TRIED_STEPS)),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanfed.algorithms.base import Algorithm
+from leanfed.algorithms.base import Algorithm, Tuning
 from leanfed.algorithms.fedala import FedAla
 from leanfed.algorithms.fedmask import FedMask
 from leanfed.algorithms.flpdsp import Flpdsp
@@ -52,12 +52,30 @@ def test_head_steps_count_by_their_share_of_a_whole_step(world_of: Callable[...,
     assert round_seconds(A_STEP, world, shortened(world), (0, 3)) == pytest.approx(expected)
 
 
-def test_batches_before_a_test_and_steps_before_the_first_round_are_cut(world_of: Callable[..., World]) -> None:
-    world = replace(world_of(FedMask(pruning_steps=100_000), batch_size=32), renew_statistics=1_000)
-    trial = shortened(world)
-    assert trial.renew_statistics == trial.algorithm.model_dump()["pruning_steps"] == 20
-    tested, clients = sum(map(len, world.task.partition.test)), world.task.clients
-    assert test_samples(world).sum() == tested + clients * 1_000 * 32
+def test_steps_before_the_first_round_are_cut(world_of: Callable[..., World]) -> None:
+    world = world_of(FedMask(pruning_steps=100_000), batch_size=32)
+    assert shortened(world).algorithm.model_dump()["pruning_steps"] == 20
+    assert test_samples(world).sum() == sum(map(len, world.task.partition.test))
+
+
+@pytest.mark.parametrize("tuned", [0, 1, 5_000])
+@pytest.mark.parametrize("renewed", [0, 300])
+def test_steps_before_a_test_take_their_time_however_few_samples_they_see(
+    tuned: int, renewed: int, world_of: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = replace(world_of(Flpdsp(), batch_size=10), tuning=Tuning(tuned, 0.1), renew_statistics=renewed)
+    trial = Trial(choose_engine(world, "streamed", 1), world, PLAN)
+    asked: list[tuple[int, int]] = []
+
+    def test(rows: int, tuned: int = 0, renewed: int = 0) -> tuple[float, float]:
+        """0.005 s, 0.004 for each step of two samples, 0.003 for each renewing batch of two."""
+        asked.append((tuned, renewed))
+        return float(rows), 0.005 + 0.004 * tuned + 0.003 * renewed
+
+    monkeypatch.setattr(trial, "_test", test)
+    expected = tuned * (0.004 + 3 * 8 * 0.001) + renewed * (0.003 + 8 * 0.001)  # eight samples more in a batch
+    assert trial.preparing(Line(once=0.005, step=0.0, sample=0.001), world) == pytest.approx(expected)
+    assert max((sum(one) for one in asked), default=0) <= 20
 
 
 class Stopwatch:
