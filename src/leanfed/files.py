@@ -1,4 +1,4 @@
-"""Atomic writes, checksums, and folder locks that end with their process."""
+"""Atomic writes, checksums, and one reader for texts of every kind."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import hashlib
 import json
 import os
 import re
-import socket
 import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from filelock import lock_descriptor
-
-from leanfed.errors import BusyError, StorageError
+from leanfed.errors import StorageError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -214,84 +211,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StorageError(f"{path} holds a JSON {type(value).__name__}, not an object. Restore it or start a new run.")
     return value
-
-
-class LockOwner(NamedTuple):
-    """The process that holds a folder's lock."""
-
-    process: int
-    host: str
-
-    @property
-    def here(self) -> bool:
-        """Whether it runs on this machine, so that its process number is meaningful."""
-        return self.host == socket.gethostname()
-
-    def __str__(self) -> str:
-        return f"process {self.process} on {self.host}"
-
-
-@contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Lock a folder for this process; the system releases the lock when the process ends, even by a crash."""
-    path = folder / ".lock"
-    with explained(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        with explained(path, "lock"):
-            locked = lock_descriptor(descriptor, blocking=False)
-        if not locked:
-            owner = _read_owner(descriptor) or "an unknown process"
-            raise BusyError(f"{folder} is in use by {owner}. Wait for it to end, stop it, or choose another folder.")
-        with explained(path):
-            os.ftruncate(descriptor, 0)
-            # The first byte stays empty: it is the one that Windows locks, and no other process can read it there.
-            os.write(descriptor, f" {os.getpid()} {socket.gethostname()}\n".encode())
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def lock_owner(folder: Path) -> LockOwner | None:
-    """The process that holds a folder's lock, or None.
-
-    A process that has ended holds no lock. The lock itself is tried only if the process is alive or on another machine,
-    since it may have released the lock; so looking at a stopped run never blocks a process that resumes it.
-    """
-    try:
-        descriptor = os.open(folder / ".lock", os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # it may be a pipe
-    except OSError:
-        return None
-    owner = None
-    try:
-        owner = _read_owner(descriptor)
-        if owner is None or (owner.here and not _alive(owner.process)):
-            return None
-        return None if lock_descriptor(descriptor, blocking=False) else owner
-    except OSError:  # a file system that does not lock files opened for reading
-        return owner
-    finally:
-        os.close(descriptor)
-
-
-def _read_owner(descriptor: int) -> LockOwner | None:
-    os.lseek(descriptor, 1, os.SEEK_SET)
-    match os.read(descriptor, 300).decode(errors="replace").split():
-        case [process, host] if process.isdigit():
-            return LockOwner(int(process), host)
-    return None
-
-
-def _alive(process: int) -> bool:
-    if sys.platform == "win32":
-        return True  # no signal can test for a process here; the lock decides
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
-    return True
 
 
 def _flush(path: Path) -> None:

@@ -19,9 +19,7 @@ import numpy.typing as npt
 from leanfed.errors import BusyError, StorageError
 from leanfed.files import (
     explained,
-    folder_lock,
     is_partial_of,
-    lock_owner,
     make_folder,
     parquet_table,
     read_json,
@@ -29,6 +27,7 @@ from leanfed.files import (
     write_frame,
     write_json,
 )
+from leanfed.locks import folder_lock, lock_owner
 from leanfed.manifest import BEFORE, MANIFEST, newest_manifest
 from leanfed.manifest import FORMAT as CHECKPOINT_FORMAT
 from leanfed.quantities import SCHEMA

@@ -21,7 +21,8 @@ from queue import SimpleQueue
 from typing import Any, Literal, Self
 from zlib import crc32
 
-from leanfed.files import lock_owner, read_json, sha256_of
+from leanfed.files import read_json, sha256_of
+from leanfed.locks import lock_owner
 from leanfed.manifest import BEFORE, MANIFEST, read_manifest
 from leanfed.results import RunFolder
 from tests.chaos.counts import COUNTS, record

@@ -17,7 +17,7 @@ import pytest
 
 import leanfed as package
 from leanfed.errors import BusyError, InfeasibleError, InputError, StorageError
-from leanfed.files import folder_lock
+from leanfed.locks import folder_lock
 from leanfed.results import RunFolder, find_runs
 from leanfed.rounds import checkpoint, costs
 from leanfed.rounds.loop import RoundRecord

@@ -18,7 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
-from leanfed.files import folder_lock, sha256_of
+from leanfed.files import sha256_of
+from leanfed.locks import folder_lock
 from leanfed.report.live.progress import find_run_folders, standing
 from leanfed.results import RunFolder
 from tests.integration.conftest import Leanfed

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "leanfed"
-VOCABULARY = {"errors", "files", "interpreter", "manifest", "quantities", "records", "registry", "results", "streams"}
+VOCABULARY = {
+    "errors",
+    "files",
+    "interpreter",
+    "locks",
+    "manifest",
+    "quantities",
+    "records",
+    "registry",
+    "results",
+    "streams",
+}
 MAY_IMPORT = {
     "tasks": VOCABULARY,
     "compression": VOCABULARY,
@@ -35,8 +46,9 @@ VOCABULARY_MAY_IMPORT = {
     "records": {"errors"},
     "registry": {"errors"},
     "files": {"errors"},
+    "locks": {"errors", "files"},
     "manifest": {"errors", "files"},
-    "results": {"errors", "files", "manifest", "quantities"},
+    "results": {"errors", "files", "locks", "manifest", "quantities"},
 }
 LIGHT = [
     *("leanfed", "leanfed.results", "leanfed.wireless", "leanfed.allocation", "leanfed.cli"),

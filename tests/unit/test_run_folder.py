@@ -12,7 +12,8 @@ from tests.stops import Stop, stop_after
 
 import leanfed
 from leanfed.errors import StorageError
-from leanfed.files import folder_lock, read_json, remove, write_frame, write_json
+from leanfed.files import read_json, remove, write_frame, write_json
+from leanfed.locks import folder_lock
 from leanfed.results import RunFolder, new_run_folder
 from leanfed.runs.settings import Settings
 

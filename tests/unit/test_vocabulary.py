@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from leanfed.errors import BusyError, SettingsError, StorageError, nearest
-from leanfed.files import folder_lock, make_folder, read_json, write_atomically, write_json, write_new, write_text
+from leanfed.files import make_folder, read_json, write_atomically, write_json, write_new, write_text
+from leanfed.locks import folder_lock
 from leanfed.records import kept_count
 from leanfed.registry import Registry
 from leanfed.streams import stream

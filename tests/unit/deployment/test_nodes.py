@@ -17,7 +17,7 @@ from leanfed.deployment.operations import warm_programs as warm
 from leanfed.deployment.operations.backoff import Backoff
 from leanfed.deployment.operations.folder import Bundle
 from leanfed.deployment.operations.node_state import NodeState, node_status
-from leanfed.files import folder_lock
+from leanfed.locks import folder_lock
 
 
 def test_pauses_double_up_to_a_minute_and_begin_again_after_calm() -> None:

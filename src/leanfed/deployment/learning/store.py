@@ -26,17 +26,8 @@ from torch import Tensor
 
 from leanfed.algorithms.contract import ClientState
 from leanfed.errors import StorageError
-from leanfed.files import (
-    explained,
-    folder_lock,
-    is_partial_of,
-    make_folder,
-    owner_only,
-    read_json,
-    remove,
-    write_json,
-    write_new,
-)
+from leanfed.files import explained, is_partial_of, make_folder, owner_only, read_json, remove, write_json, write_new
+from leanfed.locks import folder_lock
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -22,7 +22,8 @@ from leanfed.deployment.operations.run_keeper import RunKeeper
 from leanfed.deployment.operations.supervise import ChildEndedError, Supervisor
 from leanfed.deployment.operations.warm_child import WarmChild
 from leanfed.errors import LeanfedError
-from leanfed.files import folder_lock, write_json
+from leanfed.files import write_json
+from leanfed.locks import folder_lock
 
 START_S = 120.0  # a busy small machine imports slowly
 SOON = timedelta(days=30)

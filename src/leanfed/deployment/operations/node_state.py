@@ -10,7 +10,8 @@ from typing import Any
 
 from leanfed.deployment.operations.folder import Bundle
 from leanfed.errors import StorageError
-from leanfed.files import lock_owner, read_json, write_json
+from leanfed.files import read_json, write_json
+from leanfed.locks import lock_owner
 
 STATE = "state.json"
 

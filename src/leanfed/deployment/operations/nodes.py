@@ -33,7 +33,8 @@ from leanfed.deployment.operations.ports import free_port, listens
 from leanfed.deployment.operations.supervise import ChildEndedError, StopRequested, Supervisor
 from leanfed.deployment.operations.warm_child import WarmChild
 from leanfed.errors import InputError, LeanfedError
-from leanfed.files import folder_lock, write_text
+from leanfed.files import write_text
+from leanfed.locks import folder_lock
 
 START_S = 120.0  # a busy small machine imports slowly
 LOOK_S, LOOK_AWAY_S = 20.0, 5.0  # between two looks at the server: while it answers, and while it does not

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from leanfed.errors import BusyError, InputError
-from leanfed.files import LockOwner, lock_owner
 from leanfed.interpreter import command, environment
+from leanfed.locks import LockOwner, lock_owner
 from leanfed.results import RunFolder
 
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)  # exit codes of a run that was asked to stop

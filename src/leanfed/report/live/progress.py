@@ -11,7 +11,8 @@ from statistics import median
 from typing import Any
 
 from leanfed.errors import LeanfedError
-from leanfed.files import lock_owner, read_json
+from leanfed.files import read_json
+from leanfed.locks import lock_owner
 from leanfed.report.groups import dataset_name, method_name
 from leanfed.results import RunFolder
 
