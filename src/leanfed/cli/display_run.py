@@ -50,6 +50,19 @@ def round_progress(name: str, rounds: int, folder: Path, *, quiet: bool) -> Iter
 
 
 @contextmanager
+def rounds_of_all(runs: int, rounds: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar over the rounds of several runs; Ctrl-C and SIGTERM end with a word on how to go on."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with _signals_stop(), Progress(*columns, console=notices, disable=quiet) as bar:
+            item = bar.add_task(f"rounds of {runs} run{'' if runs == 1 else 's'}", total=rounds)
+            yield lambda: bar.advance(item)
+    except KeyboardInterrupt as stop:
+        notices.print("stopped; the same command goes on where it stopped", highlight=False)
+        raise typer.Exit(128 + (signal.SIGTERM if isinstance(stop, Stopped) else signal.SIGINT)) from None
+
+
+@contextmanager
 def _signals_stop() -> Iterator[None]:
     """Let SIGTERM raise in the main thread, as SIGINT does, so that the last checkpoint is finished.
 

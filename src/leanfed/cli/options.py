@@ -32,6 +32,14 @@ Ranks = Annotated[
     ),
 ]
 
+On = Annotated[
+    str | None,
+    typer.Option(
+        help="Where runs are carried out: ray, ray://HOST:PORT, slurm, slurm://PARTITION?minutes=600&memory_gb=8.",
+        show_default="this machine",
+    ),
+]
+
 
 def is_rank() -> bool:
     """Whether torchrun, or `leanfed run --ranks`, has started this process as one of several."""

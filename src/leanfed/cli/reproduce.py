@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leanfed.cli.display import notices, screen
-from leanfed.cli.options import DataDir
+from leanfed.cli.options import DataDir, On
 from leanfed.errors import LeanfedError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def reproduce(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time.", show_default="one for each core")
     ] = None,
+    on: On = None,
     train: Annotated[bool, typer.Option(help="--no-train: judge on the runs that are finished.")] = True,
     judge_only: Annotated[
         bool,
@@ -62,7 +63,7 @@ def reproduce(
     if show_list:
         _show_list(listed(out), as_json)
         return
-    request = Request(names or (), runs, out, seeds, quick, train, processes, data_dir)
+    request = Request(names or (), runs, out, seeds, quick, train, processes, data_dir, on)
     with _progress(quiet=as_json) as watch:
         written = judge_again_all(request) if judge_only else carry_out(request, watch)
     if as_json:

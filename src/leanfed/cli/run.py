@@ -10,35 +10,40 @@ import typer
 from rich.markup import escape
 
 from leanfed.cli.display import notices, show_comparison, show_estimate
-from leanfed.cli.display_run import round_progress, show_summary
-from leanfed.cli.options import DataDir, Import, Json, Ranks, import_all, is_rank
+from leanfed.cli.display_run import round_progress, rounds_of_all, show_summary
+from leanfed.cli.options import DataDir, Import, Json, On, Ranks, import_all, is_rank
 from leanfed.errors import InputError
 
 if TYPE_CHECKING:
     from leanfed.runs.settings import Settings
 
 
+Config = Annotated[
+    Path,
+    typer.Argument(
+        help="Settings file (TOML), the settings.json of a run, or packaged settings by name (mnist_alpha01)."
+    ),
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option(help="Several seeds, such as 0,1,2 or 0-9: one run each, in OUT/seed-N; then their table."),
+]
+
+
 def run(
-    config: Annotated[
-        Path,
-        typer.Argument(
-            help="Settings file (TOML), the settings.json of a run, or packaged settings by name (mnist_alpha01)."
-        ),
-    ],
+    config: Config,
     out: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change one setting, for example --set training.learning_rate=0.05"),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Overrides the seed of the settings.")] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(help="Several seeds, such as 0,1,2 or 0-9: one run each, in OUT/seed-N; then their table."),
-    ] = None,
+    seeds: Seeds = None,
     data_dir: DataDir = None,
     imports: Import = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would run, how long and how big; train nothing.")] = False,
     ranks: Ranks = None,
+    on: On = None,
     as_json: Json = False,
 ) -> None:
     """Train one experiment into a run folder.
@@ -56,8 +61,14 @@ def run(
         return
     if out is None:
         raise InputError("A run needs a folder to write to. Add --out DIR, for example --out runs/first.")
-    if seeds is not None:
-        _run_seeds(settings, out, seeds_of(seeds), data_dir, text, as_json, alone=ranks is None and not is_rank())
+    alone = ranks is None and not is_rank()
+    if on is not None:
+        if not alone:
+            raise InputError("--on has each run carried out by one process. Leave it out, or the ranks.")
+        wanted = None if seeds is None else seeds_of(seeds)
+        _run_elsewhere(on, settings, out, wanted, data_dir, imports or [], as_json)
+    elif seeds is not None:
+        _run_seeds(settings, out, seeds_of(seeds), data_dir, text, as_json, alone=alone)
     elif is_rank():
         _run_as_rank(settings, out, data_dir, text, as_json)
     elif ranks is not None:
@@ -137,17 +148,60 @@ def _run_seeds(
     if not alone:
         raise InputError("--seeds runs one seed after another in one process. Leave it out, or the ranks.")
     _say_notes(settings)
-    for seed in seeds:
-        wanted, folder = settings.model_copy(update={"seed": seed}), out / f"seed-{seed}"
-        with round_progress(f"{settings.name}, seed {seed}", settings.rounds, folder, quiet=as_json) as listen:
+    for wanted, folder in _of_seeds(settings, out, seeds):
+        with round_progress(f"{settings.name}, seed {wanted.seed}", settings.rounds, folder, quiet=as_json) as listen:
             if not RunFolder(folder).settings.is_file():
                 run_settings(wanted, folder, data_dir=data_dir, given=text, listen=listen, notify=_note)
                 continue
-            kept = RunFolder(folder).read_settings()
-            if {**kept, "run": None} != {**wanted.resolved(), "run": None}:
-                raise InputError(f"{folder} holds a run of other settings. Choose another --out, or remove it.")
             resume_run(folder, data_dir=data_dir, listen=listen, notify=_note)
     show_comparison([out], out / "comparison.png", None, as_json)
+
+
+def _of_seeds(settings: Settings, out: Path, seeds: Sequence[int]) -> list[tuple[Settings, Path]]:
+    """The runs of some seeds and their folders; a folder that holds another run is refused."""
+    runs = [(settings.model_copy(update={"seed": seed}), out / f"seed-{seed}") for seed in seeds]
+    for wanted, folder in runs:
+        _check_the_same(wanted, folder)
+    return runs
+
+
+def _check_the_same(wanted: Settings, folder: Path) -> None:
+    """Refuse a folder that holds a run of other settings."""
+    from leanfed.results import RunFolder
+
+    if RunFolder(folder).settings.is_file():
+        kept = RunFolder(folder).read_settings()
+        if {**kept, "run": None} != {**wanted.resolved(), "run": None}:
+            raise InputError(f"{folder} holds a run of other settings. Choose another --out, or remove it.")
+
+
+def _run_elsewhere(
+    on: str,
+    settings: Settings,
+    out: Path,
+    seeds: Sequence[int] | None,
+    data_dir: Path | None,
+    imports: Sequence[Path],
+    as_json: bool,
+) -> None:
+    """The run, or one for each seed, at another place; then what it has come to."""
+    from leanfed.errors import LeanfedError
+    from leanfed.files import read_json
+    from leanfed.results import RunFolder
+    from leanfed.runs.places import Terms, place_of
+
+    _say_notes(settings)
+    work = [(settings, out)] if seeds is None else _of_seeds(settings, out, seeds)
+    if seeds is None:
+        _check_the_same(settings, out)
+    with rounds_of_all(len(work), len(work) * settings.rounds, quiet=as_json) as tell:
+        failures = place_of(on, Terms(None, data_dir, imports)).carry_out(work, tell, lambda folder: None)
+    if failures:
+        raise LeanfedError(f"{len(failures)} of {len(work)} runs could not be carried out, the first: {failures[0]}")
+    if seeds is None:
+        show_summary(read_json(RunFolder(out).summary), out, as_json)
+    else:
+        show_comparison([out], out / "comparison.png", None, as_json)
 
 
 def resume(

@@ -8,17 +8,20 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from leanfed.cli.display import notices, screen, show_table
-from leanfed.cli.options import DataDir, Import, Json, import_all
+from leanfed.cli.display_run import rounds_of_all
+from leanfed.cli.options import DataDir, Import, Json, On, import_all
 
 
 def study(
     file: Annotated[Path, typer.Argument(help="Study file (TOML): seeds, [base], [grid], [methods.NAME].")],
     out: Annotated[Path, typer.Option(help="Where runs, tables and figures go.")] = Path("runs/study"),
-    processes: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time.", show_default="1, and elsewhere all at once")
+    ] = None,
+    on: On = None,
     data_dir: DataDir = None,
     imports: Import = None,
     train: Annotated[bool, typer.Option(help="--no-train: make the tables of the runs that are finished.")] = True,
@@ -30,6 +33,7 @@ def study(
 
     Example: leanfed study methods.toml --out runs/methods --processes 2
     """
+    from leanfed.runs.places import Terms
     from leanfed.runs.read import read
     from leanfed.runs.study import Carried, carry_out_study, home_of, missing, read_study
     from leanfed.runs.study_tables import block_of, write_study
@@ -38,16 +42,13 @@ def study(
     asked, jobs = read_study(file)
     left = missing(jobs, out / "runs")
     if train:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=notices, disable=as_json) as bar:
-            item = bar.add_task(f"rounds of {len(left)} runs", total=sum(job.settings.rounds for job in left))
+        with rounds_of_all(len(left), sum(job.settings.rounds for job in left), quiet=as_json) as tell:
             carried = carry_out_study(
                 jobs,
                 out / "runs",
-                processes=processes,
-                data_dir=data_dir,
-                imports=imports or (),
-                tell=lambda: bar.advance(item),
+                terms=Terms(processes or (1 if on is None else None), data_dir, imports or ()),
+                on=on,
+                tell=tell,
             )
     else:
         there = [job for job in jobs if job not in left]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from leanfed.reproduction.library import RunLibrary, content_key, job_digest, le
 from leanfed.reproduction.results_page import read_results, write_page
 from leanfed.results import RunFolder
 from leanfed.runs.estimate import estimate
+from leanfed.runs.places import Terms, cores, place_of
 from leanfed.runs.settings import Settings
-from leanfed.runs.workers import carry_out_all
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Request:
     train: bool = True  # False: use only finished runs and those that can be recharged from them
     processes: int | None = None
     data_dir: Path | None = None
+    on: str | None = None  # where runs are carried out; None: on this machine
 
     @property
     def folder(self) -> Path:
@@ -101,31 +101,24 @@ def _demand(settings: Settings) -> tuple[float, int, int]:
     return (settings.run.stop_at_accuracy or 2.0, settings.rounds, -settings.evaluation.every)
 
 
-def _cores() -> int:
-    """Cores that this process may use, if the system says so (Linux); else all."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _run_missing(jobs: Sequence[Job], library: RunLibrary, request: Request, watch: Watch) -> list[str]:
     """Carry out runs until every job has one; returns the failures."""
     failures: list[str] = []
     tried: set[str] = set()
-    processes = request.processes or _cores()
+    terms = Terms(request.processes or (cores() if request.on is None else None), request.data_dir)
     while True:
         wanted = [one for one in missing(jobs, library) if not library.charge(one, request.data_dir)]
         left = _one_of_each_learning(one for one in wanted if job_digest(one) not in tried)
         if not left or not request.train:
             break
         tried |= {job_digest(settings) for settings in left}
-        watch.begin(len(left), sum(settings.rounds for settings in left), _seconds(left, request) / processes)
-        work = [(settings, library.home_of(settings)) for settings in left]
-        failures += carry_out_all(
-            work,
-            processes=processes,
-            data_dir=request.data_dir,
-            tell=watch.tell,
-            done=lambda folder: library.add(RunFolder(folder)),
+        watch.begin(
+            len(left),
+            sum(settings.rounds for settings in left),
+            _seconds(left, request) / (terms.processes or len(left)),
         )
+        work = [(settings, library.home_of(settings)) for settings in left]
+        failures += place_of(request.on, terms).carry_out(work, watch.tell, lambda path: library.add(RunFolder(path)))
     return failures
 
 

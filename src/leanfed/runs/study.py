@@ -19,9 +19,9 @@ from leanfed.records import Section
 from leanfed.results import RunFolder
 from leanfed.runs.outcome import Run
 from leanfed.runs.packaged import settings_file
+from leanfed.runs.places import Terms, place_of
 from leanfed.runs.read import read
 from leanfed.runs.settings import Settings
-from leanfed.runs.workers import carry_out_all
 
 NOT_CONTENT = ("checkpoint_every", "threads", "keep_weights", "track", "ranks")  # of [run]: they change no result
 
@@ -164,19 +164,14 @@ def carry_out_study(
     jobs: Sequence[Job],
     folder: Path,
     *,
-    processes: int = 1,
-    data_dir: Path | None = None,
-    imports: Sequence[Path] = (),
+    terms: Terms,
+    on: str | None = None,
     tell: Callable[[], None] = lambda: None,
 ) -> Carried:
     """Carry out what is not there yet, and read everything back; a job that another study left is not done again."""
     homes = {home_of(job.settings, folder): job for job in jobs}
-    work = [(_quiet(job.settings, processes), home) for home, job in homes.items() if not _finished(home)]
-    failures = (
-        carry_out_all(work, processes=processes, data_dir=data_dir, tell=tell, done=lambda path: None, imports=imports)
-        if work
-        else []
-    )
+    work = [(_quiet(job.settings, terms.processes), home) for home, job in homes.items() if not _finished(home)]
+    failures = place_of(on, terms).carry_out(work, tell, lambda path: None) if work else []
     there = [(job, home_of(job.settings, folder)) for job in jobs]
     return Carried([(job, read(home)) for job, home in there if _finished(home)], failures)
 
@@ -190,9 +185,9 @@ def _finished(home: Path) -> bool:
     return (home / "summary.json").is_file()
 
 
-def _quiet(settings: Settings, processes: int) -> Settings:
+def _quiet(settings: Settings, processes: int | None) -> Settings:
     """One thread a run where several go on at once; weights are not kept."""
-    changes = {"keep_weights": False, **({"threads": 1} if processes > 1 else {})}
+    changes = {"keep_weights": False, **({"threads": 1} if processes != 1 else {})}
     return settings.model_copy(update={"run": settings.run.model_copy(update=changes)})
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -16,53 +15,35 @@ from multiprocessing.process import parent_process
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from leanfed.errors import LeanfedError
 from leanfed.interpreter import safe_children
-from leanfed.results import RunFolder
-from leanfed.runs.build import resume, run
+from leanfed.runs.places import TRIES, Done, Place, Tell, Terms, Work, carry_out, cores
 from leanfed.runs.settings import Settings
 from leanfed.tasks.user_data import import_file
 
-Work = tuple[Settings, Path]
-Tell = Callable[[], None]  # called after every round
-TRIES = 3  # of a run whose worker dies
+
+class Local(Place):
+    """This machine: so many processes as the terms say, or this one alone."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+
+    @override
+    def carry_out(self, work: Sequence[Work], tell: Tell, done: Done) -> list[str]:
+        processes = min(self.terms.processes or cores(), len(work))
+        if processes <= 1:
+            return _one_after_another(work, self.terms.data_dir, tell, done)
+        data_dir = None if self.terms.data_dir is None else str(self.terms.data_dir)
+        pool = _Pool(data_dir, [str(file) for file in self.terms.imports])
+        try:
+            return pool.carry_out(work, processes, tell, done)
+        finally:
+            pool.end()
 
 
-def carry_out(settings: Settings, folder: Path, data_dir: Path | None, tell: Tell) -> None:
-    """One run into its folder; one that was stopped goes on."""
-    if RunFolder(folder).settings.is_file():
-        resume(folder, data_dir=data_dir, listen=lambda record: tell())
-        return
-    if folder.is_dir():  # stopped before it had settings: nothing in it is of use
-        shutil.rmtree(folder)
-    run(settings, folder, data_dir=data_dir, listen=lambda record: tell())
-
-
-def carry_out_all(
-    work: Sequence[Work],
-    *,
-    processes: int,
-    data_dir: Path | None,
-    tell: Tell,
-    done: Callable[[Path], None],
-    imports: Sequence[Path] = (),
-) -> list[str]:
-    """All runs, several at a time; returns what went wrong with those that could not be carried out.
-
-    `imports` are the user's own files, which register what settings name; this process has run them already.
-    """
-    if processes == 1 or len(work) == 1:
-        return _one_after_another(work, data_dir, tell, done)
-    pool = _Pool(None if data_dir is None else str(data_dir), [str(file) for file in imports])
-    try:
-        return pool.carry_out(work, min(processes, len(work)), tell, done)
-    finally:
-        pool.end()
-
-
-def _one_after_another(
-    work: Sequence[Work], data_dir: Path | None, tell: Tell, done: Callable[[Path], None]
-) -> list[str]:
+def _one_after_another(work: Sequence[Work], data_dir: Path | None, tell: Tell, done: Done) -> list[str]:
     failures = []
     for settings, folder in work:
         try:
@@ -90,7 +71,7 @@ class _Pool:
         self._arguments = data_dir, imports
         self._workers: list[_Worker] = []
 
-    def carry_out(self, work: Sequence[Work], processes: int, tell: Tell, done: Callable[[Path], None]) -> list[str]:
+    def carry_out(self, work: Sequence[Work], processes: int, tell: Tell, done: Done) -> list[str]:
         """All runs, so many at a time; what went wrong."""
         waiting, tries, failures = deque(range(len(work))), [0] * len(work), []
         for _ in range(processes):
