@@ -194,8 +194,9 @@ def _run_elsewhere(
     work = [(settings, out)] if seeds is None else _of_seeds(settings, out, seeds)
     if seeds is None:
         _check_the_same(settings, out)
+    place = place_of(on, Terms(None, data_dir, imports))
     with rounds_of_all(len(work), len(work) * settings.rounds, quiet=as_json) as tell:
-        failures = place_of(on, Terms(None, data_dir, imports)).carry_out(work, tell, lambda folder: None)
+        failures = place.carry_out(work, tell, lambda folder: None)
     if failures:
         raise LeanfedError(f"{len(failures)} of {len(work)} runs could not be carried out, the first: {failures[0]}")
     if seeds is None:

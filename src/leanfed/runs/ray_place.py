@@ -40,7 +40,7 @@ class RayPlace(Elsewhere):
                 ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
                 raise InputError(
-                    f"No Ray cluster answers at {where} ({str(error).partition('. ')[0]}). "
+                    f"No Ray cluster answers {f'at {where}' if address.netloc else 'here'} ({str(error).partition('. ')[0]}). "
                     "Start one with `ray start --head`, or leave out --on."
                 ) from None
 

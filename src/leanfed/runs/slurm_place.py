@@ -25,6 +25,7 @@ class SlurmPlace(Elsewhere):
 
     def __init__(self, address: SplitResult, terms: Terms, cluster: str = "slurm") -> None:
         super().__init__(terms)
+        parameters = _parameters(address)
         try:
             import submitit
         except ImportError:
@@ -33,7 +34,7 @@ class SlurmPlace(Elsewhere):
             raise InputError("There is no `sbatch` here. Give the command on a machine that can submit jobs to SLURM.")
         self._submitit = submitit
         self._executor = submitit.AutoExecutor(folder=LOGS.absolute(), cluster=cluster)
-        self._executor.update_parameters(**_parameters(address))
+        self._executor.update_parameters(**parameters)
 
     @override
     def start(self, orders: Sequence[str], threads: int) -> Sequence[Ticket]:
