@@ -39,9 +39,9 @@ class RayPlace(Elsewhere):
                     socket.create_connection((address.hostname or "", address.port or CLIENT_PORT), ANSWER_S).close()
                 ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
+                there, why = f"at {where}" if address.netloc else "here", str(error).partition(". ")[0]
                 raise InputError(
-                    f"No Ray cluster answers {f'at {where}' if address.netloc else 'here'} ({str(error).partition('. ')[0]}). "
-                    "Start one with `ray start --head`, or leave out --on."
+                    f"No Ray cluster answers {there} ({why}). Start one with `ray start --head`, or leave out --on."
                 ) from None
 
     @override
