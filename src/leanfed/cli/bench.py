@@ -76,3 +76,25 @@ def bench_plan(
         sizes = {"clients": clients} if clients else {}
         rows = plan_rows(seeds=seeds, dca=dca, payload=payload, progress=tell, **sizes)
     show_rows(rows, "seconds per plan", as_json)
+
+
+@bench.command("scale")
+def bench_scale(
+    clients: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=1_000_000, help="Numbers of clients.", show_default="1,000 to 1,000,000"),
+    ] = None,
+    participants: Annotated[int, typer.Option(min=1, help="Clients in a round.")] = 1_000,
+    threads: Annotated[int, typer.Option(min=1, help="Worker threads.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Time a round of as many participants among more and more clients.
+
+    Example: leanfed bench scale --clients 1000 --clients 100000
+    """
+    from leanfed.runs.bench_scale import SIZES, scale_rows
+    from leanfed.simulation.bench import torch_threads
+
+    with working("running rounds", quiet=as_json) as tell, torch_threads(threads):
+        rows = list(scale_rows(clients or SIZES, participants, threads, tell))
+    show_rows(rows, "processor seconds of a round", as_json)

@@ -27,6 +27,7 @@ from leanfed.rounds.ranks import ALONE, Ranks
 from leanfed.rounds.world import World
 
 MOST_PARTS = 24  # files of one kind before they are merged
+MERGED_BYTES = 128 << 20  # of clients' states that one save merges: it holds them in memory
 LARGE_BYTES = 1 << 20  # of one client's state: from here on every client has a file of its own
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -62,8 +63,8 @@ class Checkpoints:
         make_folder(self.folder)
         store, chosen = progress.clients, sorted(progress.clients.changed)
         large = store.bytes_per_client >= LARGE_BYTES
-        if not large and len(self._live) >= MOST_PARTS * self.ranks.size:
-            chosen = store.started()
+        if not large:
+            chosen = sorted({*chosen, *self._merged(MERGED_BYTES // max(1, store.bytes_per_client))})
         beside = [[client] for client in chosen] if large else [chosen] if chosen and not self.ranks.first else []
         for told in self.ranks.agree(lambda: [self._save_beside(progress.round, store, each) for each in beside]):
             for name, digest, clients in told:
@@ -156,6 +157,22 @@ class Checkpoints:
     def tables(self) -> dict[str, pl.DataFrame]:
         """All rows saved so far."""
         return {name: read_rows([self.folder / part for part in self._rows], name) for name in TABLES}
+
+    def _merged(self, most: int) -> set[int]:
+        """Of this rank's clients, at most so many whose states leave old files, where these have become many.
+
+        They are those of the files with the fewest clients left: so a state is rarely written again, however many
+        clients there are, and a file that is all but outdated goes first.
+        """
+        left = [mine for clients in self._live.values() if (mine := self.ranks.owns(clients))]
+        found: set[int] = set()
+        if len(left) < MOST_PARTS:
+            return found
+        for mine in sorted(left, key=len):
+            if found and len(found) + len(mine) > most:
+                break
+            found |= set(mine)
+        return found
 
     def _save_beside(self, number: int, store: ClientStore, clients: list[int]) -> tuple[str, str, list[int]]:
         """Write clients to a file beside the server's, in this thread: (file, SHA-256, clients).

@@ -100,8 +100,8 @@ class Engine(ABC):
         return RoundOutcome(after, *columns, weights, answers.signals)
 
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
-        """Test every client's model on its own test set."""
-        return gathered(self.world, self.test(seen(server), clients, range(self.world.task.clients)))
+        """Test the models of the tested clients, all or a panel, each on its own test set."""
+        return gathered(self.world, self.test(seen(server), clients, self.world.tested.tolist()))
 
     def test(self, server: ServerState, clients: ClientStore, some: Sequence[int]) -> Results:
         """Test the models of some clients on their own test sets."""

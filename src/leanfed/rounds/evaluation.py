@@ -20,9 +20,9 @@ from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import personal_model
 from leanfed.rounds.world import World
 from leanfed.streams import stream_seed
+from leanfed.tasks.guess import majority_label
 from leanfed.tasks.losses import fit
 from leanfed.tasks.split import FlatModel
-from leanfed.tasks.task import Task
 
 BATCH = 200  # test samples per forward pass
 MOST_LOSS = 700.0  # whose exp() a float can hold
@@ -33,6 +33,9 @@ class EvaluationSettings(Section):
 
     every: int = Field(default=10, ge=1)
     """Rounds from one evaluation to the next; the last round is always evaluated."""
+    clients: int | None = Field(default=None, ge=2)
+    """Test only so many clients: a panel that is drawn once from the seed; its 95 % interval stands beside the means.
+    None: all."""
     per_client: bool = False
     """Write each client's accuracy into the clients table."""
     tune_steps: int | None = Field(default=None, ge=0, le=10_000)
@@ -116,6 +119,7 @@ class Evaluation:
     hits: Hits | None = None  # None unless there are two classes
     errors: Mapping[str, Floats] = field(default_factory=dict)  # "mae", "mse" per client, where numbers are predicted
     perplexed: bool = False  # whether perplexity is a score of the task
+    of_clients: int | None = None  # how many there are, where only a panel of them was tested
 
     @property
     def accuracy(self) -> float | None:
@@ -153,6 +157,18 @@ class Evaluation:
         return {"accuracy": self.accuracy_per_client, "loss": self.loss_per_client, **self.errors}[self.main]
 
     @property
+    def interval(self) -> float | None:
+        """Half of the 95 % interval of the main score over draws of the panel; None where all were tested.
+
+        1.96 sqrt((1 - M / N) sum of gamma_m^2 (score_m - mean)^2): the weighted mean of M of N clients.
+        """
+        if self.of_clients is None:
+            return None
+        values, share = self.main_per_client, len(self.gamma) / self.of_clients
+        spread = self.gamma**2 @ (values - self.gamma @ values) ** 2
+        return 1.96 * math.sqrt((1 - share) * float(spread))
+
+    @property
     def worst_decile(self) -> float:
         """Mean accuracy (or error) of the worst tenth of the clients that count, rounded up to whole clients."""
         sign = 1.0 if self.main == "accuracy" else -1.0
@@ -161,8 +177,8 @@ class Evaluation:
 
 
 def evaluate(world: World, server: ServerState, clients: ClientStore, learner: FlatLearner) -> Evaluation:
-    """Test every client's model on its own test set."""
-    return gathered(world, results_of(world, server, clients, learner, range(world.task.clients)))
+    """Test the models of the tested clients, each on its own test set."""
+    return gathered(world, results_of(world, server, clients, learner, world.tested.tolist()))
 
 
 def results_of(
@@ -177,7 +193,8 @@ def gathered(world: World, tests: Results) -> Evaluation:
     scores, task = dict(tests.scores), world.task
     pooled = tests.hits if task.classes == 2 else None
     accuracy = scores.pop("accuracy", np.empty(0))
-    return Evaluation(accuracy, tests.loss, world.judged, pooled, scores, task.loss.perplexity)
+    count = task.clients if world.sampled else None
+    return Evaluation(accuracy, tests.loss, world.judged, pooled, scores, task.loss.perplexity, count)
 
 
 def client_result(
@@ -228,10 +245,12 @@ def _tuned(world: World, weights: Tensor, model: FlatModel, client: int) -> Tens
     return weights
 
 
-def majority_f1(task: Task) -> float | None:
-    """Pooled F1 if every client predicts its most frequent training label; None unless there are two classes."""
+def majority_f1(world: World) -> float | None:
+    """Pooled F1 if every tested client predicts its most frequent training label; None unless there are two classes."""
+    task = world.task
     if task.classes != 2:
         return None
-    tests = [task.test.labels[rows] for rows in task.partition.test]
-    guesses = np.repeat(task.majority_labels, [labels.size for labels in tests])
+    tests = [task.test.labels[task.partition.test[client]] for client in world.tested]
+    guessed = [majority_label(task.train.labels[task.partition.train[client]]) for client in world.tested]
+    guesses = np.repeat(guessed, [labels.size for labels in tests])
     return Hits.count(guesses, np.concatenate([labels.reshape(-1) for labels in tests])).f1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import polars as pl
 
 from leanfed.algorithms.contract import SIGNALS, ServerState
 from leanfed.quantities import type_of
-from leanfed.records import Floats, RoundPlan
+from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.broadcast import seen, with_view_of
 from leanfed.rounds.budget import Budget
 from leanfed.rounds.client_store import ClientStore
@@ -92,13 +92,14 @@ def play(
         seconds = {"train": trained - began, "test": time.perf_counter() - testing}
         row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed, **spent(world, number + 1)}
         planner.observe(row)
-        columns = {**client_columns(plan, outcome, tested if evaluation.per_client else None), **bill.client_columns()}
+        seen_alone = by_client(world, tested) if tested and evaluation.per_client else None
+        columns = {**client_columns(plan, outcome, seen_alone), **bill.client_columns()}
         yield RoundRecord(
             progress=progress,
             row=row,
             rounds=typed_frame({name: [value] for name, value in row.items()}),
             clients=typed_frame(columns),
-            evaluations=typed_frame(evaluation_columns(number, tested)),
+            evaluations=typed_frame(evaluation_columns(number, tested, world.tested)),
             planned=planned,
             seconds=seconds,
             ends=ends,
@@ -125,7 +126,7 @@ def spent(world: World, rounds: int) -> dict[str, float | None]:
 def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
     """One row of the rounds table; test columns are empty if the round was not evaluated."""
     task, gamma = world.task, world.task.gamma[list(plan.participants)]
-    guess = float(world.judged @ task.constant_guess)
+    guess = world.guess
     return {
         "round": plan.round,
         "participants": len(plan.participants),
@@ -144,6 +145,7 @@ def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Eval
         **dict.fromkeys(further_scores(task)),
         **({} if task.loss.judged_by == "accuracy" else {"constant_guess": guess}),
         **(tested.further if tested else {}),
+        **({"interval": tested.interval if tested else None} if world.sampled else {}),
     }
 
 
@@ -165,9 +167,18 @@ def further_scores(task: Task) -> tuple[str, ...]:
     return (*errors, *(("perplexity",) if task.loss.perplexity else ()))
 
 
-def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:
-    """Columns of the clients table, one entry per participant."""
+def by_client(world: World, tested: Evaluation) -> tuple[str, dict[int, float]]:
+    """The score that clients are judged by, and its value for every client that was tested."""
+    return tested.main, dict(zip(world.tested.tolist(), tested.main_per_client.tolist(), strict=True))
+
+
+def client_columns(
+    plan: RoundPlan, outcome: RoundOutcome, tested: tuple[str, Mapping[int, float]] | None
+) -> dict[str, Any]:
+    """Columns of the clients table, one entry per participant; `tested` as `by_client` has it."""
     clients = np.array(plan.participants, dtype=np.int64)
+    main, scores = tested or ("", {})
+    own = [scores.get(client) for client in plan.participants]
     return {
         "round": np.full(len(clients), plan.round),
         "client": clients,
@@ -178,10 +189,8 @@ def client_columns(plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | 
         "samples": outcome.samples,
         "entries": outcome.entries,
         "weight": [None] * len(clients) if outcome.weights is None else outcome.weights,
-        "accuracy": [None] * len(clients)
-        if tested is None or tested.main != "accuracy"
-        else tested.main_per_client[clients],
-        **({"mae": tested.main_per_client[clients]} if tested and tested.main == "mae" else {}),
+        "accuracy": own if main == "accuracy" else [None] * len(clients),
+        **({"mae": own} if main == "mae" else {}),
     }
 
 
@@ -191,12 +200,12 @@ def shares_of(plan: RoundPlan) -> Floats:
     return np.full(count, 1 / max(1, count)) if plan.share is None else plan.share
 
 
-def evaluation_columns(number: int, tested: Evaluation | None, clients: Sequence[int] | None = None) -> dict[str, Any]:
-    """Columns of the evaluations table: every client's own result, whether it took part in the round or not."""
+def evaluation_columns(number: int, tested: Evaluation | None, clients: Sequence[int] | Ints) -> dict[str, Any]:
+    """Columns of the evaluations table: every tested client's own result, whether it took part in the round or not."""
     count = len(tested.loss_per_client) if tested else 0
     return {
         "round": np.full(count, number),
-        "client": np.arange(count) if clients is None else np.array(clients),
+        "client": np.array(clients if count else [], dtype=np.int64),
         "accuracy": []
         if tested is None
         else tested.accuracy_per_client

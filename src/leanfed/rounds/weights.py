@@ -23,9 +23,12 @@ class TensorEntry(NamedTuple):
     parts: Callable[[], Iterable[npt.NDArray[Any]]]
 
 
-def write_weights(path: Path, progress: Progress) -> None:
-    """Write the server and every client; safetensors' own writer would hold everything in memory twice."""
-    progress.clients.start_all(range(progress.clients.clients))
+def write_weights(path: Path, progress: Progress, clients: Iterable[int]) -> None:
+    """Write the server, these clients, and all others that took part; a client that did not has its initial weights.
+
+    safetensors' own writer would hold everything in memory twice.
+    """
+    progress.clients.start_all(clients)
     server = progress.server
     tensors = {"server.shared": server.shared}
     tensors |= {f"server.memory.{name}": tensor for name, tensor in server.memory.items()}
@@ -37,7 +40,7 @@ def write_weights(path: Path, progress: Progress) -> None:
 
 def _client_entries(store: ClientStore, name: str) -> dict[str, TensorEntry]:
     """The rows of the clients that have one under this name, and their client numbers."""
-    holders = np.array([client for client in range(store.clients) if store.holds(name, client)], dtype=np.int64)
+    holders = store.holders(name)
     rows = TensorEntry(
         "F32", (len(holders), store.width(name)), lambda: (row.numpy() for _, row in store.held_rows(name))
     )

@@ -13,7 +13,7 @@ import torch
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ClientState, Cohort, Training, Tuning
 from leanfed.algorithms.learner import FlatLearner
-from leanfed.records import Floats, RoundPlan
+from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import Aggregation, WeightedMean
 from leanfed.rounds.broadcast import Differences
@@ -49,6 +49,7 @@ class World:
     device: torch.device = CPU  # where clients' models are trained and tested
     precision: Precision = "float32"  # of forward passes
     reports: bool = False  # whether clients say what the planner measures progress by
+    panel: int | None = None  # how many clients are tested; None: all
 
     @cached_property
     def liars(self) -> frozenset[int]:
@@ -61,13 +62,30 @@ class World:
         return frozenset() if self.adversary.kind == "label-flip" else self.liars
 
     @cached_property
+    def tested(self) -> Ints:
+        """The clients whose models are tested, increasing: all, or a panel that is drawn once."""
+        if self.panel is None or self.panel >= self.task.clients:
+            return np.arange(self.task.clients)
+        return np.sort(stream(self.task.seed, "panel").choice(self.task.clients, self.panel, replace=False))
+
+    @property
+    def sampled(self) -> bool:
+        """Whether only a panel of the clients is tested."""
+        return len(self.tested) < self.task.clients
+
+    @cached_property
     def judged(self) -> Floats:
-        """gamma of the clients whose results count: without those that lie."""
-        if not self.liars:
+        """gamma of the tested clients, normalised over those whose results count: without those that lie."""
+        if not self.liars and not self.sampled:
             return self.task.gamma
-        gamma = self.task.gamma.copy()
-        gamma[list(self.liars)] = 0.0
+        gamma = self.task.gamma[self.tested]
+        gamma[np.isin(self.tested, list(self.liars))] = 0.0
         return np.asarray(gamma / gamma.sum())
+
+    @cached_property
+    def guess(self) -> float:
+        """The score of the best constant guess, as the tested clients are judged."""
+        return float(self.judged @ self.task.constant_guess(self.tested))
 
     @cached_property
     def split(self) -> Split:

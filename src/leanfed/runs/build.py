@@ -59,6 +59,7 @@ from leanfed.runs.watching import Listener, round_bar, somebody_looks
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.devices import device_of, name_of
 from leanfed.tasks.arrays import Rows
+from leanfed.tasks.drawn import DrawnRows
 from leanfed.tasks.task import Task, build_task
 from leanfed.theory.recorded import with_bounds
 
@@ -257,6 +258,7 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
         device=device_of(settings.run.device),
         precision=settings.run.precision,
         reports=settings.allocation.measures,
+        panel=settings.evaluation.clients,
     )
     check_fit(world)
     return world
@@ -311,8 +313,9 @@ def fingerprint(task: Task) -> str:
     for part in (task.train, task.test):
         if isinstance(part, Rows):  # files are known by their checksums, arrays only by what they hold
             content.update(part.digest())
-    for rows in (*task.partition.train, *task.partition.test):
-        content.update(rows.tobytes())
+    for rows in (task.partition.train, task.partition.test):
+        for each in [rows.digest()] if isinstance(rows, DrawnRows) else (own.tobytes() for own in rows):
+            content.update(each)
     return content.hexdigest()
 
 
@@ -523,7 +526,7 @@ def finish_folder(
         write_table(folder.table(name), table)
     files = [folder.table(name) for name in tables]
     if settings.run.keep_weights:
-        write_weights(folder.weights, progress)
+        write_weights(folder.weights, progress, world.tested.tolist())
         files.append(folder.weights)
     sums = {path.name: sha256_of(path) for path in files}
     summary = {**summarise(settings, world, tables["rounds"]), "sha256": sums}
@@ -552,7 +555,7 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         "shared_size": world.split.shared_size,
         "private_size": world.split.private_size,
         **{quantity.name: last.get(quantity.name) for quantity in summarised("last")},
-        "majority_f1": majority_f1(world.task),
+        "majority_f1": majority_f1(world),
         "best_accuracy": tested["accuracy"].max(),
         **{quantity.name: _over_rounds(quantity, rounds) for quantity in summarised("sum", "max", "mean")},
         **(_last_bounds(rounds) if settings.theory.every else {}),

@@ -22,15 +22,17 @@ MOST_DEVICE_ROWS = 500_000  # of fleet.parquet; a longer trace holds evenly spac
 def describe_world(settings: Settings, world: World) -> dict[str, Any]:
     """Sizes of model and data, labels held by every client, and the source of every setting."""
     task, users = world.task, DATASETS[settings.task.dataset].users
-    held = (task.train.labels[rows].reshape(-1) for rows in task.partition.train) if task.classes else ()
+    tested, partition = world.tested, task.partition
+    held = (task.train.labels[partition.train[n]].reshape(-1) for n in tested) if task.classes else ()
     labels = [np.bincount(mine, minlength=task.classes).tolist() for mine in held]
     return {
         "shared_size": world.split.shared_size,
         "private_size": world.split.private_size,
         "label_counts": labels,  # (clients, classes), training samples; empty where numbers are predicted
-        "samples": task.partition.sizes.tolist(),
-        "test_samples": [len(rows) for rows in task.partition.test],
-        guess_of(task.loss.judged_by): task.constant_guess.tolist(),
+        "samples": partition.sizes[tested].tolist(),
+        "test_samples": partition.test_sizes[tested].tolist(),
+        guess_of(task.loss.judged_by): task.constant_guess(tested).tolist(),
+        **({"panel": tested.tolist()} if world.sampled else {}),  # the clients that the lists above are of
         **({"users": list(users)} if settings.task.partition.kind == "column" and len(users) == task.clients else {}),
         "sources": sources(settings),
     }

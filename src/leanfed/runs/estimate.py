@@ -32,7 +32,8 @@ def estimate(
     with one_thread():
         trial = Trial(engine, world, plan, clock)
         seconds = _seconds(experiment, trial)
-    state_bytes = BYTES * (world.split.shared_size + world.task.clients * trial.kept)
+    met = min(world.task.clients, settings.rounds * len(plan.participants) + len(world.tested))  # clients
+    state_bytes = BYTES * (world.split.shared_size + met * trial.kept)
     return {
         "name": settings.name,
         "algorithm": settings.algorithm.model_dump()["name"],

@@ -119,7 +119,8 @@ def client_model(folder: RunFolder, client: int, data_dir: str | Path | None = N
     world = build_world(settings.model_copy(update={"run": here}), data_dir)
     if not 0 <= client < world.task.clients:
         raise InputError(f"Client {client} is not in {folder.path}, which has clients 0 to {world.task.clients - 1}.")
-    server, state = _states(folder.weights, client)
+    server, kept = _states(folder.weights, client)
+    state = kept or world.algorithm.start_client(world.task, client)  # it never took part, nor was it tested
     learner = world.new_learner()
     with one_thread():
         learner.model.load(used_weights(world, seen(server), state, learner, client))
@@ -157,8 +158,8 @@ def _largest(layer: Layer, entries: Tensor, private: Tensor, share: float) -> Te
     return torch.argsort(-worth, stable=True)[:count].sort().values
 
 
-def _states(path: Path, client: int) -> tuple[ServerState, ClientState]:
-    """The server's and one client's state in a file of weights; no other client's rows are read."""
+def _states(path: Path, client: int) -> tuple[ServerState, ClientState | None]:
+    """The server's and one client's state in a file of weights, None if it is not there; no other's rows are read."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
@@ -169,7 +170,9 @@ def _states(path: Path, client: int) -> tuple[ServerState, ClientState]:
             places = (file.get_tensor(f"{name}.clients") == client).nonzero().flatten()
             if len(places):
                 rows[name.removeprefix("client.")] = file.get_slice(name)[int(places[0])]
-        return ServerState(file.get_tensor("server.shared"), server), ClientState(rows.pop(PRIVATE), rows)
+        private = rows.pop(PRIVATE, None)
+        state = None if private is None else ClientState(private, rows)
+        return ServerState(file.get_tensor("server.shared"), server), state
 
 
 def _write(path: Path, model: nn.Module, sample: Tensor, format: Format, calibrated: World | None, client: int) -> None:

@@ -77,7 +77,7 @@ class Trial:
         Of a large model a second measurement would take as long as all others: a sample's forward pass is then taken
         from what it took in training.
         """
-        most = max(1, max(map(len, self.world.task.partition.test)))
+        most = max(1, int(self.world.task.partition.test_sizes.max()))
         few = min(LEAST_BATCH, most)
         first, short = self._test(few)  # the model is warm from training
         if short > LONG_S / OFTEN:
@@ -155,8 +155,8 @@ def _passes(world: World) -> float:
 
 
 def test_samples(world: World) -> Floats:
-    """Samples of every client's test (N,)."""
-    return np.array([len(rows) for rows in world.task.partition.test], dtype=float)
+    """Samples of every tested client's test."""
+    return world.task.partition.test_sizes[world.tested].astype(float)
 
 
 def _only(world: World, clients: tuple[int, ...]) -> World:

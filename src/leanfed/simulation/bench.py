@@ -164,9 +164,10 @@ def shared_samples(task: Task, clients: int, count: int) -> Partition:
 def started(world: World) -> ClientStore:
     """A store in which every client's state is initialised."""
     store = world.new_clients()
-    heads = store.rows(PRIVATE, world.split.private_size)
-    heads.copy_(world.task.initial_private(world.split, 0))
-    store.mark(range(world.task.clients), [PRIVATE])
+    head, everyone = world.task.initial_private(world.split, 0), range(world.task.clients)
+    store.prepare(PRIVATE, len(head), everyone)
+    store.scatter(PRIVATE, everyone, head.expand(len(everyone), -1))
+    store.mark(everyone, [PRIVATE])
     return store
 
 

@@ -1,4 +1,4 @@
-"""Partitions of samples over clients (Class-m, Dirichlet(alpha), IID, quantity skew, by user).
+"""Partitions of samples over clients (Class-m, Dirichlet(alpha), IID, quantity skew, by user; drawn: `drawn.py`).
 
 Test sets match the clients' class mix; those of a partition by user are the users' own. Where the test samples of its
 classes do not suffice, a client is tested on one that is another's too.
@@ -21,19 +21,31 @@ from leanfed.streams import stream
 
 DIRICHLET_TRIES = 100
 HELD_BACK_PART = 5  # one in so many training samples
+OWN_KEYS = {
+    "classes_per_client": (("class",), 2),
+    "alpha": (("dirichlet", "quantity"), 0.1),
+    "samples_per_client": (("drawn",), 50),
+}
+"""Keys that only some kinds of partition need, with an example."""
+MIXES = ("classes_per_client", "alpha")  # of which a drawn partition may have one
 
 
 class PartitionSettings(Section):
     """How the data set is split over clients."""
 
-    kind: Literal["class", "dirichlet", "iid", "quantity", "column"] = "dirichlet"
+    kind: Literal["class", "dirichlet", "iid", "quantity", "column", "drawn"] = "dirichlet"
     """class: a client draws `classes_per_client` classes; dirichlet: class shares drawn with `alpha`; iid: uniform;
     quantity: shares of all samples drawn with `alpha`, in the same class mix; column: a client for each user of the
-    data, with that user's own samples for training and testing."""
+    data, with that user's own samples for training and testing; drawn: each client draws `samples_per_client` for
+    itself, of `classes_per_client` classes, in a mix of `alpha`, or of all alike, and two clients may draw the same
+    one, so that there can be a million clients."""
     clients: int = Field(default=100, ge=0, le=1_000_000)
     """N, the number of clients; of a column partition so many users, drawn by the seed, or 0 (its default): all."""
     classes_per_client: int | None = Field(default=None, ge=1)
     """m of Class-m."""
+    samples_per_client: int | None = Field(default=None, ge=2)
+    """Training samples of every client of a drawn partition; for tests it draws as many as the data has in
+    proportion, at least one."""
     alpha: float | None = Field(default=None, gt=0, le=1e6)
     """Concentration of the Dirichlet or quantity split: the smaller, the more the clients differ."""
     capped: bool = True
@@ -49,19 +61,18 @@ class PartitionSettings(Section):
 
     @model_validator(mode="after")
     def _needs_its_own_key(self) -> PartitionSettings:
-        wanted = {"classes_per_client": ("class",), "alpha": ("dirichlet", "quantity")}
-        for key, kinds in wanted.items():
+        for key, (kinds, example) in OWN_KEYS.items():
             given = getattr(self, key) is not None
             if self.kind in kinds and not given:
-                raise ValueError(
-                    f"a {self.kind!r} partition needs {key!r}; set it, for example {key} = "
-                    f"{0.1 if key == 'alpha' else 2}"
-                )
-            if self.kind not in kinds and given:
+                raise ValueError(f"a {self.kind!r} partition needs {key!r}; set it, for example {key} = {example}")
+            allowed = (*kinds, "drawn") if key in MIXES else kinds
+            if self.kind not in allowed and given:
                 raise ValueError(
                     f"{key!r} belongs to a {kinds[0]!r} partition, not to {self.kind!r}; remove it or set kind = "
                     f"{kinds[0]!r}"
                 )
+        if all(getattr(self, key) is not None for key in MIXES):
+            raise ValueError("'classes_per_client' and 'alpha' are two ways to mix classes; leave out one")
         if self.kind != "dirichlet" and not self.capped:
             raise ValueError(f"'capped' belongs to a 'dirichlet' partition, not to {self.kind!r}; remove it")
         if self.kind != "column" and not self.clients:
@@ -69,11 +80,15 @@ class PartitionSettings(Section):
         return self
 
     def label(self) -> str:
-        """The short name used in tables: Class-2, alpha 0.1 (with "uncapped" if so), IID, quantity 0.5, by user."""
+        """The short name in tables: Class-2, alpha 0.1 (or with "uncapped"), IID, quantity 0.5, by user, drawn 50."""
         if self.kind == "class":
             return f"Class-{self.classes_per_client}"
         if self.kind == "dirichlet":
             return f"alpha {self.alpha:g}" + ("" if self.capped else ", uncapped")
+        if self.kind == "drawn":
+            mixed = f", alpha {self.alpha:g}" if self.alpha else ""
+            classes = f", Class-{self.classes_per_client}" if self.classes_per_client else ""
+            return f"drawn {self.samples_per_client}{classes}{mixed}"
         return {"iid": "IID", "column": "by user"}.get(self.kind, f"quantity {self.alpha or 0:g}")
 
     def counted(self) -> int:
@@ -90,18 +105,29 @@ class PartitionSettings(Section):
 class Partition:
     """Row numbers of each client's samples, increasing; only a test row may be given twice, where they are few."""
 
-    train: tuple[Ints, ...]
-    test: tuple[Ints, ...]
+    train: Sequence[Ints]
+    test: Sequence[Ints]
 
     @cached_property
     def sizes(self) -> Ints:
         """D_n: training samples per client."""
-        return np.array([len(rows) for rows in self.train])
+        return _lengths(self.train)
+
+    @cached_property
+    def test_sizes(self) -> Ints:
+        """Test samples per client."""
+        return _lengths(self.test)
 
     @cached_property
     def gamma(self) -> Floats:
         """gamma_n = D_n / sum of D_n."""
         return np.asarray(self.sizes / self.sizes.sum(), dtype=np.float64)
+
+
+def _lengths(parts: Sequence[Ints]) -> Ints:
+    """How many rows every client has; a sequence that makes rows when asked for them knows without making them."""
+    known: Ints | None = getattr(parts, "sizes", None)
+    return np.array([len(rows) for rows in parts]) if known is None else known
 
 
 def all_to(client: int, clients: int, train: int, test: int) -> Partition:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,8 @@ from leanfed.tasks.batch import Batch as Batch
 from leanfed.tasks.cache import Samples, load_samples
 from leanfed.tasks.cut import found_cut
 from leanfed.tasks.datasets import DATASETS, DatasetSpec
-from leanfed.tasks.guess import guess_score, majority_label
+from leanfed.tasks.drawn import draw_partition
+from leanfed.tasks.guess import guess_score
 from leanfed.tasks.hub_sets import HubSettings, add_hub_set, is_hub_set
 from leanfed.tasks.lora import LoraSettings
 from leanfed.tasks.losses import CROSS_ENTROPY, LOSSES, LossSpec, check_outputs, named
@@ -195,20 +196,14 @@ class Task:
         for chosen in drawn:
             yield self.train.batch(chosen, lambda pixels: changed(pixels, how, looks))
 
-    @cached_property
-    def majority_labels(self) -> Ints:
-        """Per client: its most frequent training label."""
-        return np.array([majority_label(self.train.labels[rows]) for rows in self.partition.train])
-
-    @cached_property
-    def constant_guess(self) -> Floats:
-        """Per client: the score on its test set of the constant that is best for its training labels.
+    def constant_guess(self, clients: Iterable[int]) -> Floats:
+        """Of these clients: the score on its test set of the constant that is best for its training labels.
 
         Where accuracy is the score this is the majority guess, always predicting the most frequent training label.
         """
-        parts = zip(self.partition.train, self.partition.test, strict=True)
-        pairs = ((self.train.labels[held], self.test.labels[tests]) for held, tests in parts)
-        return np.array([guess_score(self.loss, train, test, self.outputs) for train, test in pairs])
+        train, test = self.partition.train, self.partition.test
+        pairs = ((self.train.labels[train[client]], self.test.labels[test[client]]) for client in clients)
+        return np.array([guess_score(self.loss, held, tests, self.outputs) for held, tests in pairs])
 
 
 def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None, *, owner: int | None = None) -> Task:
@@ -247,10 +242,11 @@ def _partition(settings: TaskSettings, train: Array, test: Array, seed: int, roo
                 "say. Name the users: client=... in leanfed.add_arrays, or task.table.client."
             )
         return by_user(users[0], users[1], spec.users, settings.partition, seed)
+    make = draw_partition if settings.partition.kind == "drawn" else make_partition
     if spec.classes and train.ndim == 1:
-        return make_partition(train, test, spec.classes, settings.partition, seed)
+        return make(train, test, spec.classes, settings.partition, seed)
     held, tests = (np.zeros(len(labels), dtype=np.int64) for labels in (train, test))
-    return make_partition(held, tests, 1, settings.partition, seed)
+    return make(held, tests, 1, settings.partition, seed)
 
 
 def _try_model(task: Task) -> None:

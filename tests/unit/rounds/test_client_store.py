@@ -16,7 +16,7 @@ def store_of(limit=1 << 20):
 @pytest.mark.parametrize("limit", [1 << 20, 0], ids=["memory", "disk"])
 def test_rows_written_together_are_read_alone(limit):
     store = store_of(limit)
-    store.rows("residual", 2)
+    store.prepare("residual", 2, [1, 3])
     store.start_all([1, 3])
     assert torch.equal(store.gather(PRIVATE, [3, 1])[:, 0], torch.tensor([3.0, 1.0]))
     store.scatter("residual", [1, 3], torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
@@ -39,18 +39,33 @@ def test_gathered_rows_are_a_copy():
     assert store[0].private.tolist() == [0, 0, 0]
 
 
-def is_mapped(matrix):
-    """Whether a matrix lives in a file; on Linux a deleted one, so that nothing is left behind."""
-    address = matrix.data_ptr()
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        span, *_, name = line.split(maxsplit=5) if len(line.split()) > 5 else (line.split()[0], "")
-        low, high = (int(edge, 16) for edge in span.split("-"))
-        if low <= address < high:
-            return "leanfed-clients" in name or "(deleted)" in name
-    return False
+def mapped_files():
+    """How many deleted files this process has mapped: nothing of them is left behind (Linux)."""
+    return sum("(deleted)" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
 def test_the_memory_limit_counts_all_matrices():
-    store = store_of(limit=100)
-    assert not is_mapped(store.rows("small", 5))  # 80 bytes
-    assert is_mapped(store.rows("more", 2))  # 32 bytes
+    store, before = store_of(limit=100), mapped_files()
+    store.prepare("small", 5, [0])  # 80 bytes: four rows of five
+    assert mapped_files() == before
+    store.prepare("more", 2, [0])  # 32 bytes
+    assert mapped_files() == before + 1
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 0], ids=["memory", "disk"])
+def test_only_clients_with_a_state_take_room_and_blocks_change_nothing(limit, monkeypatch):
+    monkeypatch.setattr("leanfed.rounds.client_store.BLOCK_BYTES", 24)  # two rows of three
+    store = ClientStore(1_000_000, lambda client: ClientState(torch.full((3,), float(client))), limit)
+    some = [999_999, 5, 70, 0, 12]
+    store.start_all(some)
+    assert store.gather(PRIVATE, some)[:, 2].tolist() == some
+    store.prepare("residual", 1, some)
+    store.scatter("residual", some, torch.tensor(some).unsqueeze(1).float())
+    store.mark(some, ["residual"])
+    assert [store[client].memory["residual"].item() for client in some] == some
+    assert [client for client, _ in store.held_rows(PRIVATE)] == sorted(some) == store.started()
+    assert store._placed == 5
+    copy = ClientStore(1_000_000, lambda client: ClientState(torch.zeros(3)), limit)
+    copy.restore(store.snapshot(some), [70, 0])
+    assert copy.gather("residual", [0, 70]).tolist() == [[0], [70]]
+    assert copy.started() == [0, 70]

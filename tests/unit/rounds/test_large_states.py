@@ -58,7 +58,7 @@ def test_the_weights_file_is_what_the_library_reads(tmp_path: Path) -> None:
     store = store_of(tmp_path)
     store[3] = ClientState(torch.tensor([1.0, 2.0, 3.0]), {"residual": torch.tensor([7.0, 8.0])})
     server = ServerState(torch.arange(5.0), {"velocity": torch.ones(5)})
-    write_weights(tmp_path / "w.safetensors", Progress(1, server, store))
+    write_weights(tmp_path / "w.safetensors", Progress(1, server, store), range(6))
     read = load_file(tmp_path / "w.safetensors")
     assert sorted(read) == [
         *("client.private", "client.private.clients", "client.residual", "client.residual.clients"),

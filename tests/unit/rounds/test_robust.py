@@ -193,7 +193,7 @@ def test_results_are_those_of_the_honest(rule: str, world_of: WorldOf) -> None:
     assert tested.accuracy == pytest.approx(gamma @ tested.accuracy_per_client[honest] / gamma.sum())
     assert tested.worst_decile == tested.accuracy_per_client[honest].min()
     guess = round_row(world, world.plan(0), outcome, tested)["majority_guess"]
-    assert guess == pytest.approx(gamma @ world.task.constant_guess[honest] / gamma.sum())
+    assert guess == pytest.approx(gamma @ world.task.constant_guess(honest) / gamma.sum())
     if rule == "clip":
         assert outcome.weights is not None
         assert outcome.weights[liar] < 0.05 * world.task.gamma[liar]

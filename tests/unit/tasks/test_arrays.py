@@ -98,7 +98,7 @@ def test_floats_are_numbers_to_predict_and_a_constant_is_judged_by_its_median() 
     mlp(2)
     task = task_of(partition={"kind": "column", "min_samples": 1})
     assert (task.classes, task.outputs, task.loss.judged_by) == (0, 1, "mae")
-    assert task.constant_guess.tolist() == [4.5]  # median of 0, 0, 4, 9 is 2: |9 - 2|, |4 - 2|
+    assert task.constant_guess([0]).tolist() == [4.5]  # median of 0, 0, 4, 9 is 2: |9 - 2|, |4 - 2|
     with pytest.raises(SettingsError, match=r"task.loss = 'cross_entropy' is for classes.*'mse'"):
         task_of(loss="cross_entropy", partition={"kind": "column", "min_samples": 1})
 

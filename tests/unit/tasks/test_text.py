@@ -298,11 +298,11 @@ def test_the_f1_of_the_majority_guess_is_that_of_constant_answers(task: Task) ->
     for train, test in zip(task.partition.train, task.partition.test, strict=True):
         guess, labels = np.bincount(task.train.labels[train]).argmax(), task.test.labels[test]
         right, named, present = right + guess * labels.sum(), named + guess * len(labels), present + labels.sum()
-    assert majority_f1(task) == pytest.approx(2 * right / (named + present))
+    assert majority_f1(world_of(task, "fedper")) == pytest.approx(2 * right / (named + present))
 
 
 def test_pictures_have_no_f1_and_no_tokens(digits: Task) -> None:
-    assert majority_f1(digits) is None
+    assert majority_f1(world_of(digits, "fedper")) is None
     with pytest.raises(SettingsError, match="'bert-lora' takes texts, but 'mnist-5k' has"):
         build_task(TaskSettings(dataset="mnist-5k", model="bert-lora"), 0)
     with pytest.raises(SettingsError, match="holds images"):

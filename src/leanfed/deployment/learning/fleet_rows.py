@@ -25,7 +25,7 @@ class PendingRound:
     row: dict[str, Any]
     columns: dict[str, list[Any]]
     due: bool  # whether its model is to be tested
-    evaluations: dict[str, list[Any]] = field(default_factory=lambda: _lists(evaluation_columns(0, None)))
+    evaluations: dict[str, list[Any]] = field(default_factory=lambda: _lists(evaluation_columns(0, None, ())))
 
     def complete(self, tested: Mapping[int, tuple[float, float]], gamma: Mapping[int, float], per_client: bool) -> None:
         """Fill in the test results of the clients that sent one, with gamma renormalised over them."""

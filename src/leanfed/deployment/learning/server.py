@@ -75,6 +75,11 @@ class FleetServer:
                 f"A fleet ends after its rounds or at an accuracy, not at a limit of {', '.join(limits)}. Leave out "
                 "run.stop_at_seconds, stop_at_joules and stop_at_bits."
             )
+        if settings.evaluation.clients is not None:
+            raise SettingsError(
+                f"evaluation.clients = {settings.evaluation.clients} draws a panel in simulations; of a fleet all "
+                "nodes are tested. Leave it out."
+            )
         audit = Audit(Path(config.audit) if config.audit else folder.path / "audit.jsonl")
         bound = Bindings(Path(config.bindings) if config.bindings else None, config.max_samples)
         self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.counted(), bound)

@@ -56,7 +56,7 @@ class ChunkedEngine(Engine):
     def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
         names = {PRIVATE: self.world.private_size, **self.world.holds}
         for name, size in names.items():
-            clients.rows(name, size)
+            clients.prepare(name, size, plan.participants)
         clients.start_all(plan.participants)
         collector = Collector(len(server.shared), single=single, device=self.world.device)
         train = partial(self._train, server.shared.to(self.world.device), clients, single)
