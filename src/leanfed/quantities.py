@@ -120,7 +120,7 @@ COLUMNS: Final = (
     Quantity("weight", C, float, "1", "weight in the update, where a rule chooses it", since="0.2.0"),
     Quantity("accuracy", R + C + E, float, "1", "accuracy", "none", "last", in_summary=True, score=ACCURACY),
     Quantity("loss", R + C + E, float, "1", "loss", "none", "last", in_summary=True, score=LOSS),
-    Quantity("interval", R, float, "1", "half of the 95 % interval over the panel", "none", "last", since="0.2.0"),
+    Quantity("interval", R, float, "1", "half of the 95 % interval", "none", "last", in_summary=True, since="0.2.0"),
     Quantity("worst_decile", R, float, "1", "worst decile", "none", "last", in_summary=True, score=WORST),
     *(Quantity(name, R, float, "1", f"squared norm in the largest {100 * rate:g} % of entries", since="0.2.0")
       for name, rate in KEPT.items()),
