@@ -167,9 +167,17 @@ def tampered(
             uploads[place] = replace(own, values=own.values * -adversary.factor)
         elif adversary.kind in ATTACKS and honest:
             rng = stream(seed, "attack", number, client)
-            scene = Scene(np.stack(honest), own, own.entries, adversary.factor, rng)
-            uploads[place] = _upload(own, *ATTACKS[adversary.kind](scene))
+            uploads[place] = _lie(adversary, np.stack(honest), own, rng)
     return replace(answers, uploads=tuple(uploads))
+
+
+def _lie(adversary: Adversary, honest: NDArray[np.float32], own: Upload, rng: np.random.Generator) -> Upload:
+    """What an attacker sends in place of its own upload; where all send the same entries, it can only fill those."""
+    if own.common and own.positions is not None:
+        inner = Upload(own.entries, own.values)
+        scene = Scene(honest[:, own.positions.numpy()], inner, own.entries, adversary.factor, rng)
+        return replace(own, values=_upload(inner, *ATTACKS[adversary.kind](scene)).values)
+    return _upload(own, *ATTACKS[adversary.kind](Scene(honest, own, own.entries, adversary.factor, rng)))
 
 
 def _upload(own: Upload, places: Ints, values: Floats) -> Upload:

@@ -13,7 +13,8 @@ import torch
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ClientState, Cohort, Training, Tuning
 from leanfed.algorithms.learner import FlatLearner
-from leanfed.records import Floats, RoundPlan
+from leanfed.compression.selection import common
+from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import Aggregation, WeightedMean
 from leanfed.rounds.broadcast import Differences
@@ -88,6 +89,12 @@ class World:
     def holds(self) -> dict[str, int]:
         """The memories of a client by name, with the size of each."""
         return self.algorithm.holds(self.split, self.training)
+
+    def support(self, round_number: int, entries: int) -> Ints | None:
+        """The positions of so many values that all clients send in a round; None where each chooses its own."""
+        if self.algorithm.upload_form != "common" or entries == self.vector_size:
+            return None
+        return common(self.vector_size, entries, self.task.seed, round_number)
 
     def new_learner(self, device: torch.device | None = None) -> FlatLearner:
         """A model to compute with, laid out for this method, on the world's device unless another is named."""
