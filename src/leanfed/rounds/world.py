@@ -59,7 +59,7 @@ class World:
     @property
     def tamperers(self) -> frozenset[int]:
         """Those of them that change their uploads, for which they must be seen one by one."""
-        return frozenset() if self.adversary.kind == "label-flip" else self.liars
+        return self.liars if self.adversary.tampers else frozenset()
 
     @cached_property
     def judged(self) -> Floats:
