@@ -95,6 +95,7 @@ JOULES = Cost(short="joules", brief="joules", paper="energy (J)")
 GIGABITS = Cost("gigabits", 1e9, "Gbit", short="bits", word="gigabits", picture="uplink gigabits, all clients",
                 ended="uploaded", paper="uplink (Gbit)")
 TFLOPS = Cost("tflops", 1e12, "TFLOP", plotted=False, short="TFLOPs", ended="computed", paper="TFLOPs")
+FOOLED = Score("backdoor success", "marked pictures taken for the target, honest clients", "down")
 ACCURACY = Score("test accuracy", "test accuracy, mean over clients")
 LOSS = Score("test loss", "test loss, mean over clients", "down")
 MAE = Score("mean absolute error", "mean absolute error, mean over clients", "down")
@@ -104,6 +105,8 @@ WORST = Score("accuracy, worst decile", "test accuracy, worst tenth of clients")
 
 # What clients measure of the vector that entries are chosen from: column -> keep rate.
 KEPT: Final = {"kept_0003": 0.003, "kept_001": 0.01, "kept_003": 0.03, "kept_01": 0.1, "kept_03": 0.3}
+
+FURTHER: Final = ("rmse", "perplexity", "attack_success")  # scores of some runs, beside accuracy, loss, mae and F1
 
 COLUMNS: Final = (
     Quantity("round", R + C + E, int, "1", "round", over_rounds="count", cost=ROUNDS),
@@ -143,6 +146,8 @@ COLUMNS: Final = (
     Quantity("coded_bits", R + C, float, "bit", "coded bytes on the wire", "sum", "sum"),
     Quantity("download_bits", R, float, "bit", "broadcast", "none", "sum"),
     Quantity("flops", R + C, float, "FLOP", "computation", "sum", "sum", in_summary=True, cost=TFLOPS),
+    Quantity("attack_success", R, float, "1", "backdoor success", "none", "last", in_summary=True, score=FOOLED,
+             since="0.2.0"),
     Quantity("epsilon", R, float, "1", "privacy spent (epsilon)", "none", "last", in_summary=True, since="0.2.0"),
     # Theorem 1, where it is measured.
     Quantity("gradient_norm_sq", R, float, "1", "squared gradient norm"),

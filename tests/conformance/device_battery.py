@@ -33,6 +33,7 @@ from tests.rank_jobs import COHORTS, digest
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in ALGORITHMS},
     "flpdsp, error feedback": {"name": "flpdsp", "k": 0.1, "sparsify": {"error_feedback": True}, "head_steps": 2},
+    "flpdsp, common": {"name": "flpdsp", "k": 0.1, "sparsify": {"select": "common"}},
     "flpdsp, random": {"name": "flpdsp", "k": 0.1, "sparsify": {"select": "random"}, "prune": {"score": "random"}},
 }
 

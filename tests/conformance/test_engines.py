@@ -69,6 +69,8 @@ OPTIONS = [
     {"sparsify": {"error_feedback": True}, "k": 0.01},
     {"sparsify": {"select": "random", "rescale": True}, "k": 0.2},
     {"sparsify": {"select": "random", "error_feedback": True}},
+    {"sparsify": {"select": "common"}},
+    {"sparsify": {"select": "common", "error_feedback": True}},
     {"k": tuple(np.linspace(0.05, 1, CLIENTS)), "r": tuple(np.linspace(1, 0.02, CLIENTS))},
     {"k": 1e-9, "r": 1e-9},
     {"head_steps": 4},

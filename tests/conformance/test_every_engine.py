@@ -17,8 +17,8 @@ from leanfed.simulation.reference import ReferenceEngine
 EVERY = pytest.mark.parametrize("name", list(ENGINES))
 
 
-def world(world_of, **training) -> World:
-    method = ALGORITHMS["flpdsp"](k=0.1, r=0.5, sparsify={"error_feedback": True}, head_steps=2)
+def world(world_of, sparsify=None, **training) -> World:
+    method = ALGORITHMS["flpdsp"](k=0.1, r=0.5, sparsify=sparsify or {"error_feedback": True}, head_steps=2)
     return world_of(method, participation={"cohorts": ((0, 1, 4), (1, 2, 3))}, batch_size=8, **training)
 
 
@@ -58,8 +58,9 @@ def test_threads_and_repetition_do_not_change_a_bit(name: str, world_of) -> None
 
 
 @EVERY
-def test_single_uploads_add_up_to_the_sum_bit_for_bit(name: str, world_of) -> None:
-    here = world(world_of)
+@pytest.mark.parametrize("sparsify", [{"error_feedback": True}, {"select": "common"}], ids=["own", "common"])
+def test_single_uploads_add_up_to_the_sum_bit_for_bit(name: str, sparsify: dict[str, object], world_of) -> None:
+    here = world(world_of, sparsify)
     engine, progress = choose_engine(here, name), start(here)
     if not engine.single_uploads:
         pytest.skip("it gives sums only, and says so")

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm
+from leanfed.algorithms.base import ALGORITHMS, Algorithm, UploadForm
 from leanfed.algorithms.contract import Cohort, Learner, Updates, Work
 from leanfed.algorithms.local import local_steps
 from leanfed.algorithms.uploads import Dense, sparsified
@@ -57,7 +57,7 @@ class HeadOnly(Algorithm):
 
     @property
     @override
-    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
+    def upload_form(self) -> UploadForm:
         return "sparse"
 
     @override

@@ -31,6 +31,7 @@ from leanfed.tasks.split import Split
 from leanfed.tasks.task import Task
 
 KeepRate = Annotated[float, Field(gt=0, le=1)]
+UploadForm = Literal["dense", "sparse", "common", "mask"]
 
 
 def _keep_rates(value: Any) -> Any:
@@ -86,8 +87,9 @@ class Algorithm(Section):
         return ()
 
     @property
-    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
-        """What an upload contains: every value, values with their positions, or one bit per entry."""
+    def upload_form(self) -> UploadForm:
+        """What an upload contains: every value, values with their positions, values at the positions that all clients
+        send and the server knows (common), or one bit per entry."""
         return "dense"
 
     def work(self, batches: Floats | float) -> Work:
@@ -139,7 +141,7 @@ class Algorithm(Section):
         _, private = self.stepped_sizes(split)
         if training.optimizer_part == "private" and not private:
             return "it has no private part; set training.optimizer_part = 'all'"
-        if training.optimizer_part == "all" and self.upload_form == "sparse":
+        if training.optimizer_part == "all" and self.upload_form in ("sparse", "common"):
             return (
                 "it sends chosen entries of a gradient, and an optimiser changes which are the largest; set "
                 "training.optimizer_part = 'private' or training.optimizer = 'sgd'"

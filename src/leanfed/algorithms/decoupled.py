@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import override
 
-from leanfed.algorithms.base import Algorithm, KeepRates, per_client
+from leanfed.algorithms.base import Algorithm, KeepRates, UploadForm, per_client
 from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights, Work
 from leanfed.algorithms.local import LocalRun, local_steps
 from leanfed.algorithms.objective import whole
@@ -28,15 +28,25 @@ class Decoupled(Algorithm):
     sparsify: Sparsification = Field(default_factory=Sparsification)
     """How gradient entries are chosen."""
 
+    @model_validator(mode="after")
+    def _one_rate_for_common_entries(self) -> Self:
+        rates = set(np.atleast_1d(np.asarray(self.k)).tolist())
+        if self.sparsify.select == "common" and len(rates) > 1:
+            raise ValueError(
+                f"sparsify.select = 'common' sends the same entries for everybody, but k lists {len(rates)} different "
+                "rates; give one number"
+            )
+        return self
+
     @override
     def rates(self, clients: int) -> tuple[Floats, Floats]:
         return per_client(self.k, clients, "algorithm.k"), np.ones(clients)
 
     @property
     @override
-    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
-        whole = np.all(np.asarray(self.k) == 1.0) and self.sparsify.select == "topk"
-        return "dense" if whole and not self.sparsify.error_feedback else "sparse"
+    def upload_form(self) -> UploadForm:
+        whole = np.all(np.asarray(self.k) == 1.0) and self.sparsify.select != "random"
+        return "dense" if whole and not self.sparsify.error_feedback else self.sparsify.form
 
     @override
     def holds(self, split: Split, training: Training) -> dict[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRate, KeepRates
+from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRate, KeepRates, UploadForm
 from leanfed.algorithms.contract import Cohort, Learner, ServerState, Training, Updates, Weights
 from leanfed.algorithms.decoupled import Decoupled
 from leanfed.algorithms.local import Masking, local_steps
@@ -58,7 +58,7 @@ class FedAvgP(Algorithm):
 
     @property
     @override
-    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
+    def upload_form(self) -> UploadForm:
         return "sparse"
 
     @override

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRates, per_client
+from leanfed.algorithms.base import ALGORITHMS, Algorithm, KeepRates, UploadForm, per_client
 from leanfed.algorithms.contract import ClientState, Cohort, Learner, ServerState, Training, Updates, Weights
 from leanfed.algorithms.learner import FlatLearner, one_thread
 from leanfed.algorithms.local import mean_loss
@@ -91,7 +91,7 @@ class FedMask(Algorithm):
 
     @property
     @override
-    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
+    def upload_form(self) -> UploadForm:
         return "mask"
 
     @override

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from leanfed.algorithms.base import ALGORITHMS, KeepRates, per_client
+from leanfed.algorithms.base import ALGORITHMS, KeepRates, UploadForm, per_client
 from leanfed.algorithms.contract import Cohort, Learner, Training, Updates, Weights
 from leanfed.algorithms.decoupled import WithHead
 from leanfed.algorithms.local import LocalRun, Masking, local_steps
@@ -51,8 +51,8 @@ class Flpdsp(WithHead):
 
     @property
     @override
-    def upload_form(self) -> Literal["dense", "sparse", "mask"]:
-        return "sparse"
+    def upload_form(self) -> UploadForm:
+        return self.sparsify.form
 
     @override
     def prunable(self, split: Split) -> int:

@@ -14,7 +14,7 @@ from leanfed.algorithms.contract import Cohort
 from leanfed.compression import exact
 from leanfed.compression.levels import Range
 from leanfed.compression.picks import Chosen, Picks, Positions
-from leanfed.compression.selection import drawn
+from leanfed.compression.selection import common, drawn
 from leanfed.compression.sparsify import RESIDUAL, Sparsification
 from leanfed.records import Floats, Ints, kept_counts
 from leanfed.streams import stream
@@ -28,6 +28,7 @@ class Upload:
     values: Tensor  # (entries,) float32, or bool for a mask
     positions: Tensor | None = None  # (entries,) int64
     scale: Range | None = None  # of coded values
+    common: bool = False  # whether the receiver knows the positions, which then do not travel
 
     @property
     def entries(self) -> int:
@@ -128,6 +129,7 @@ class Sparse:
     chosen: Chosen
     entries: Ints  # (C,)
     scale: Floats | None = None  # (C,)
+    common: bool = False  # whether all rows have the same entries, which the server knows
 
     def largest(self) -> Floats:
         """(C,) of the whole rows, whose largest entry is the first that top-k chooses."""
@@ -144,7 +146,8 @@ class Sparse:
             values = self.rows[row, positions]
             if self.scale is not None:
                 values = values * float(np.float32(self.scale[row]))
-            yield Upload(self.size, values, None if count == self.size else positions)
+            every = count == self.size
+            yield Upload(self.size, values, None if every else positions, common=self.common and not every)
 
 
 @final
@@ -183,13 +186,15 @@ def sparsified(
     With error feedback the memory is added to the first `size` columns of `gradient`, in place.
     """
     counts = kept_counts(cohort.k, size)
-    if settings.select == "topk" and not settings.error_feedback and (counts == size).all():
+    if settings.select != "random" and not settings.error_feedback and (counts == size).all():
         return Dense(gradient, size), {}
     if settings.error_feedback:
         gradient[:, :size].add_(cohort.memory[RESIDUAL])
+    if settings.select == "common":
+        return _common(gradient, counts, size, cohort, settings)
     by_size = settings.select == "topk"
     chosen = picks.largest(gradient, counts, size) if by_size else _drawn(gradient, counts, size, cohort)
-    scale = np.divide(size, counts, out=np.ones(len(counts)), where=counts > 0) if settings.rescale else None
+    scale = np.divide(size, counts, out=np.ones(len(counts)), where=counts > 0) if settings.rescales else None
     memory = {RESIDUAL: chosen.rest()} if settings.error_feedback else {}
     return Sparse(gradient, size, chosen, counts, scale), memory
 
@@ -199,3 +204,16 @@ def _drawn(gradient: Tensor, counts: Ints, size: int, cohort: Cohort) -> Positio
     pairs = zip(cohort.clients, counts.tolist(), strict=True)
     places = [drawn(size, count, stream(cohort.seed, "sparsify", cohort.round, client)) for client, count in pairs]
     return Positions(gradient, size, [torch.from_numpy(row).to(gradient.device) for row in places])
+
+
+def _common(
+    gradient: Tensor, counts: Ints, size: int, cohort: Cohort, settings: Sparsification
+) -> tuple[Uploads, dict[str, Tensor]]:
+    """The same entries of every client, times d / n in place where that is asked for."""
+    count = int(counts[0])
+    places = torch.from_numpy(common(size, count, cohort.seed, cohort.round)).to(gradient.device)
+    if settings.rescales and count:
+        gradient[:, places] *= size / count
+    chosen = Positions(gradient, size, [places] * len(counts))
+    memory = {RESIDUAL: chosen.rest()} if settings.error_feedback else {}
+    return Sparse(gradient, size, chosen, counts, common=True), memory

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from leanfed.quantities import SCHEMA, costs, guess_of, rises
+from leanfed.quantities import FURTHER, SCHEMA, costs, guess_of, rises
 
 if TYPE_CHECKING:
     from leanfed.runs.compare import ComparedGroup, ComparedRun
@@ -116,7 +116,7 @@ def _seeds_table(groups: Sequence[ComparedGroup]) -> Table:
 def _score_table(runs: Sequence[ComparedRun]) -> Table:
     """Where each run ended; a dash where an older version did not write a column."""
     main = runs[0].main
-    more = [name for name in ("f1", "rmse", "perplexity") if all(run.score(name) for run in runs)]
+    more = [name for name in ("f1", *FURTHER) if all(run.score(name) for run in runs)]
     names = (main, "worst_decile", guess_of(main), *more)
     table = Table("run", "rounds", *(SCHEMA[name].label for name in names))
     for run in runs:

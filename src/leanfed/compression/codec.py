@@ -52,11 +52,18 @@ class SparseUpdate:
 
 
 def encode(
-    size: int, positions: ArrayLike | None, values: ArrayLike, dtype: str = "float32", scale: Range | None = None
+    size: int,
+    positions: ArrayLike | None,
+    values: ArrayLike,
+    dtype: str = "float32",
+    scale: Range | None = None,
+    *,
+    known: bool = False,
 ) -> bytes:
     """Write the given entries of a vector of `size` as a frame; without positions, `values` is the whole vector.
 
-    Values of a coded type must have been rounded (`values.rounded`) and come with their scale.
+    Values of a coded type must have been rounded (`values.rounded`) and come with their scale. Positions that the
+    receiver has (`known`) are left out.
 
     If every entry is given, the frame is dense. Sending zeros for a few absent entries could make a frame shorter, but
     only by some bytes (and one more per 360,000 entries, for 16-bit values), and would lose which entries were sent.
@@ -69,16 +76,26 @@ def encode(
     numbers = _checked_values(values)
     places = None if positions is None else _checked_positions(size, positions)
     _check_counts(size, size if places is None else len(places), len(numbers))
-    mode, section = (Mode.ALL, b"") if places is None else encode_positions(size, places)
+    if known and places is not None:
+        mode, section = Mode.KNOWN, b""
+    else:
+        mode, section = (Mode.ALL, b"") if places is None else encode_positions(size, places)
     return seal(value_type.code, mode, size, len(numbers), section, pack_values(numbers, dtype, scale))
 
 
-def decode(frame: Bytes, *, max_size: int) -> SparseUpdate:
-    """Read a frame of at most `max_size` entries; memory use is a small multiple of that, whatever the header says."""
+def decode(frame: Bytes, *, max_size: int, known: ArrayLike | None = None) -> SparseUpdate:
+    """Read a frame of at most `max_size` entries; memory use is a small multiple of that, whatever the header says.
+
+    `known` positions are those of a frame that was written without them.
+
+    >>> decode(encode(6, [1, 4], [0.5, -2.0], known=True), max_size=6, known=[1, 4]).dense().tolist()
+    [0.0, 0.5, 0.0, 0.0, -2.0, 0.0]
+    """
     header, positions, values = unseal(frame, max_size=max_size)
     dtype = dtype_coded(header.value_type)
     numbers = unpack_values(values, dtype, header.count)
-    places = decode_positions(header.position_mode, header.size, header.count, positions)
+    here = None if known is None else _checked_positions(header.size, known)
+    places = decode_positions(header.position_mode, header.size, header.count, positions, here)
     return SparseUpdate(header.size, places, numbers, dtype)
 
 

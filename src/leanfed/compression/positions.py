@@ -30,6 +30,7 @@ class Mode(IntEnum):
     KEPT_GAPS = 2
     DROPPED_GAPS = 3
     KEPT_RUNS = 4  # where runs begin and end
+    KNOWN = 5  # the receiver has them: no positions
 
 
 def encode_positions(size: int, positions: Positions) -> tuple[Mode, bytes]:
@@ -53,8 +54,15 @@ def _encode_single(size: int, positions: Positions) -> tuple[Mode, bytes]:
     return Mode.BITMAP, np.packbits(_flags(size, positions), bitorder="little").tobytes()
 
 
-def decode_positions(mode: int, size: int, count: int, section: memoryview) -> Positions | None:
-    """Read `count` strictly increasing positions below `size`; None if every entry is sent."""
+def decode_positions(
+    mode: int, size: int, count: int, section: memoryview, known: Positions | None = None
+) -> Positions | None:
+    """Read `count` strictly increasing positions below `size`; None if every entry is sent.
+
+    Where the receiver has `known` positions, the sender must have left them out.
+    """
+    if known is not None or mode == Mode.KNOWN:
+        return _as_known(mode, count, section, known)
     if mode == Mode.ALL:
         _check_dense(size, count, section)
         return None
@@ -67,6 +75,16 @@ def decode_positions(mode: int, size: int, count: int, section: memoryview) -> P
     if mode == Mode.KEPT_RUNS:
         return _decode_runs(size, count, section)
     raise FrameError(f"Frame refused: its position mode is {mode}; known are 0 to {max(Mode)}.")
+
+
+def _as_known(mode: int, count: int, section: memoryview, known: Positions | None) -> Positions:
+    if known is None:
+        raise FrameError("Frame refused: its positions were left out, but this receiver does not know them.")
+    if mode != Mode.KNOWN or len(section):
+        raise FrameError("Frame refused: it names positions of its own, where all clients send the same ones.")
+    if count != len(known):
+        raise FrameError(f"Frame refused: {count} values for the {len(known)} positions that all clients send.")
+    return known
 
 
 def _check_dense(size: int, count: int, section: memoryview) -> None:

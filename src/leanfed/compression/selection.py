@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leanfed.records import Ints
+from leanfed.streams import stream
 
 LARGE = 1 << 20  # entries from which on compiled kernels are worth loading; the result is the same
 
@@ -35,3 +36,12 @@ def drawn(size: int, count: int, rng: np.random.Generator) -> Ints:
     A smaller count from the same stream is a subset of a larger one.
     """
     return np.sort(rng.permutation(size)[: max(0, count)])
+
+
+def common(size: int, count: int, seed: int, number: int) -> Ints:
+    """The `count` positions, increasing, that all clients of a run send in a round; the server draws the same.
+
+    >>> common(8, 3, seed=0, number=5).tolist() == common(8, 3, seed=0, number=5).tolist()
+    True
+    """
+    return drawn(size, count, stream(seed, "sparsify", number))

@@ -21,7 +21,7 @@ from leanfed.rounds.world import World
 from leanfed.wireless import cost
 from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, SampledFleet
 from leanfed.wireless.fleet_file import read_fleet
-from leanfed.wireless.payload import exact_bits, mask_bits, paper_bits
+from leanfed.wireless.payload import dense_bits, exact_bits, mask_bits, paper_bits
 from leanfed.wireless.round_cost import RoundCost, Workload, round_cost
 
 OVER_CLIENTS: Final[dict[str, Callable[[Floats], Any]]] = {"sum": np.sum, "max": np.max, "mean": np.mean}
@@ -278,6 +278,9 @@ def upload_bits(world: World, radio: RadioSettings, entries: Ints) -> tuple[Floa
         bits = np.asarray(mask_bits(entries)) + beside
         return bits, bits
     more = beside + radio.scale_bits * (entries > 0)
+    if form == "common":
+        bits = dense_bits(entries, value_bits=radio.bits) + more
+        return bits, bits
     exact = exact_bits(size, entries, value_bits=radio.bits) + more
     if form == "dense":
         return exact, exact

@@ -122,9 +122,15 @@ def released(
     """The server's state after a private round, also one in which nobody took part, and the uploads' weights."""
     first = math.inf if ledger.settings.clip is None else ledger.settings.clip
     clip = float(server.memory.get(CLIP, torch.tensor(first)))
-    out = release(ledger, clip, len(server.shared), uploads, number)
+    out = release(ledger, clip, len(server.shared), uploads, number, support_of(world, number))
     after = stepped(world.algorithm, server, out.mean, world.training, number, ledger.expected / ledger.clients)
     return ServerState(after.shared, {**after.memory, CLIP: torch.tensor(out.clip)}), out.weights
+
+
+def support_of(world: World, number: int) -> Ints | None:
+    """The positions that all clients send in a round at the method's one keep rate; None where each chooses."""
+    k, r = (rates[:1] for rates in world.algorithm.rates(world.task.clients))
+    return world.support(number, int(world.algorithm.entries(world.split, k, r)[0]))
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,11 @@ class AllocationSettings(Section):
                 "allocation.rule = 'joint' plans k and r of the method 'flpdsp'; for other methods set "
                 "allocation.rule = 'own', with allocation.bandwidth = 'min-max' if the band should be split well"
             )
+        if algorithm.sparsify.select == "common":
+            raise ValueError(
+                "allocation.rule = 'joint' plans a keep rate for each client, but algorithm.sparsify.select = 'common' "
+                "sends the same entries for everybody; set allocation.rule = 'own', with wait = 'pace' for its pace"
+            )
         if self.form == "plain":
             return algorithm
         sparsify, prune = algorithm.sparsify, algorithm.prune

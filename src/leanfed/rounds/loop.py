@@ -14,6 +14,7 @@ import polars as pl
 from leanfed.algorithms.contract import SIGNALS, ServerState
 from leanfed.quantities import type_of
 from leanfed.records import Floats, Ints, RoundPlan
+from leanfed.rounds.backdoor import success
 from leanfed.rounds.broadcast import seen, with_view_of
 from leanfed.rounds.budget import Budget
 from leanfed.rounds.client_store import ClientStore
@@ -90,7 +91,7 @@ def play(
         due = (number + 1) % evaluation.every == 0 or ends
         tested = engine.evaluate(progress.server, progress.clients) if due else None
         seconds = {"train": trained - began, "test": time.perf_counter() - testing}
-        row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed, **spent(world, number + 1)}
+        row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed, **trust(engine, progress, due)}
         planner.observe(row)
         seen_alone = by_client(world, tested) if tested and evaluation.per_client else None
         columns = {**client_columns(plan, outcome, seen_alone), **bill.client_columns()}
@@ -121,6 +122,17 @@ def spent(world: World, rounds: int) -> dict[str, float | None]:
         return {}
     epsilon = world.ledger.epsilon(rounds)
     return {"epsilon": epsilon if math.isfinite(epsilon) else None}
+
+
+def trust(engine: Engine, progress: Progress, due: bool) -> dict[str, float | None]:
+    """Columns of the privacy spent, and of a backdoor's success, empty where the round was not evaluated.
+
+    Runs without privacy, or without a backdoor, do not have them.
+    """
+    columns = spent(engine.world, progress.round)
+    if engine.world.adversary.kind == "backdoor":
+        columns["attack_success"] = success(engine, progress.server, progress.clients) if due else None
+    return columns
 
 
 def round_row(world: World, plan: RoundPlan, outcome: RoundOutcome, tested: Evaluation | None) -> dict[str, Any]:

@@ -11,16 +11,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from leanfed.algorithms.uploads import Listed, Upload
 from leanfed.compression import exact
-from leanfed.records import Floats, Section
+from leanfed.records import Floats, Ints, Section
 from leanfed.streams import stream
 from leanfed.theory.accounting import Accountant, epsilon_of, noise_for, rounds_within
 
@@ -46,6 +46,17 @@ class Privacy(Section):
     """Let C follow the median norm of uploads, found by a noised count; the noise on the sum makes room for it."""
     accountant: Accountant = "rdp"
     """exact: for rounds without sampling; rdp: Renyi orders; pld: dp-accounting's distribution (extra `privacy`)."""
+
+    @field_validator("unit", mode="before")
+    @classmethod
+    def _single_samples_are_not_covered(cls, value: Any) -> Any:
+        if value == "sample":
+            raise ValueError(
+                "single samples are not protected by themselves: heads are trained on them without noise and enter "
+                "every base gradient, so that one sample moves a whole batch's sum by up to 2 B clips, not by one; set "
+                "unit = 'client', which protects all samples of a client together"
+            )
+        return value
 
     @model_validator(mode="after")
     def _noise_has_a_source(self) -> Privacy:
@@ -104,8 +115,12 @@ class Release:
     weights: Floats  # of the uploads
 
 
-def release(ledger: Ledger, clip: float, size: int, uploads: Sequence[Upload], number: int) -> Release:
+def release(
+    ledger: Ledger, clip: float, size: int, uploads: Sequence[Upload], number: int, support: Ints | None = None
+) -> Release:
     """(sum of u_n min(1, C/|u_n|) + N(0, z^2 C^2 I)) / (q N); every client has the weight one, the divisor is public.
+
+    A `support` drawn without looking at any data, which all uploads share, is noised alone: the rest is zero anyway.
 
     With adaptive clipping C is multiplied by exp(-0.2 (b - 0.5)), b the noised share of uploads that were not clipped,
     and the sum has the noise (z^-2 - (2 s)^-2)^-1/2, where s is the count's, so that both together cost z.
@@ -118,7 +133,9 @@ def release(ledger: Ledger, clip: float, size: int, uploads: Sequence[Upload], n
     rng = stream(ledger.seed, "privacy", number)
     on_sum, on_count = noises(ledger)
     if on_sum > 0:
-        total += torch.from_numpy(rng.standard_normal(size)) * (on_sum * clip / ledger.expected)
+        places = slice(None) if support is None else torch.from_numpy(support)
+        drawn = torch.from_numpy(rng.standard_normal(size if support is None else len(support)))
+        total[places] += drawn * (on_sum * clip / ledger.expected)
     if ledger.settings.adaptive:
         unclipped = (float((lengths <= clip).sum()) + on_count * rng.standard_normal()) / ledger.expected
         clip *= math.exp(-CLIP_RATE * (min(max(unclipped, 0.0), 1.0) - QUANTILE))

@@ -183,7 +183,7 @@ class MultiKrum(Weighing):
 
 
 class CoordinateWise(Aggregation):
-    """A rule that looks at every entry by itself, and so needs uploads that hold every entry."""
+    """A rule that looks at every entry by itself, and so needs uploads that hold the same entries."""
 
     instead: ClassVar[str] = (
         "more than half of the clients send no value for nearly every entry, so it would never move"
@@ -191,7 +191,7 @@ class CoordinateWise(Aggregation):
 
     @override
     def misfit(self, algorithm: Algorithm) -> str | None:
-        return None if algorithm.upload_form == "dense" else self.instead
+        return None if algorithm.upload_form in ("dense", "common") else self.instead
 
 
 @final

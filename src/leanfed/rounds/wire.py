@@ -15,6 +15,7 @@ from leanfed.compression.codec import (
     encode_mask,
     holds_bits,
 )
+from leanfed.records import Ints
 
 
 def to_frame(upload: Upload, dtype: str) -> bytes:
@@ -24,16 +25,19 @@ def to_frame(upload: Upload, dtype: str) -> bytes:
     if upload.values.dtype == torch.bool:
         bits = upload.values.numpy()
         return encode_mask(bits) if positions is None else encode_bits(upload.size, positions, bits)
-    return encode(upload.size, positions, upload.values.numpy(), dtype, upload.scale)
+    return encode(upload.size, positions, upload.values.numpy(), dtype, upload.scale, known=upload.common)
 
 
-def from_frame(frame: bytes, *, max_size: int, mask: bool = False) -> Upload:
-    """The upload in a frame of at most `max_size` entries; raises `FrameError` for an invalid one."""
+def from_frame(frame: bytes, *, max_size: int, mask: bool = False, known: Ints | None = None) -> Upload:
+    """The upload in a frame of at most `max_size` entries; raises `FrameError` for an invalid one.
+
+    `known` are the positions that all clients send, and that frames therefore leave out.
+    """
     if mask:
         return _mask_in(frame, max_size)
-    read = decode(frame, max_size=max_size)
+    read = decode(frame, max_size=max_size, known=known)
     places = None if read.positions is None else torch.from_numpy(read.positions.astype(np.int64))
-    return Upload(read.size, torch.from_numpy(read.values), places)
+    return Upload(read.size, torch.from_numpy(read.values), places, common=known is not None)
 
 
 def _mask_in(frame: bytes, max_size: int) -> Upload:
@@ -49,4 +53,5 @@ def through_wire(upload: Upload, dtype: str) -> tuple[Upload, int]:
     """The upload as the server decodes it, and the bits sent; with float32 the values do not change."""
     frame = to_frame(upload, dtype)
     mask = upload.values.dtype == torch.bool
-    return from_frame(frame, max_size=upload.size, mask=mask), 8 * len(frame)
+    known = upload.positions.numpy() if upload.common and upload.positions is not None else None
+    return from_frame(frame, max_size=upload.size, mask=mask, known=known), 8 * len(frame)

@@ -13,6 +13,8 @@ import torch
 from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ClientState, Cohort, Training, Tuning
 from leanfed.algorithms.learner import FlatLearner
+from leanfed.compression.selection import common
+from leanfed.errors import SettingsError
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import Aggregation, WeightedMean
@@ -59,7 +61,7 @@ class World:
     @property
     def tamperers(self) -> frozenset[int]:
         """Those of them that change their uploads, for which they must be seen one by one."""
-        return frozenset() if self.adversary.kind == "label-flip" else self.liars
+        return self.liars if self.adversary.tampers else frozenset()
 
     @cached_property
     def tested(self) -> Ints:
@@ -80,6 +82,8 @@ class World:
             return self.task.gamma
         gamma = self.task.gamma[self.tested]
         gamma[np.isin(self.tested, list(self.liars))] = 0.0
+        if not gamma.any():
+            raise SettingsError(f"All {len(gamma)} tested clients lie. Raise evaluation.clients or the honest share.")
         return np.asarray(gamma / gamma.sum())
 
     @cached_property
@@ -106,6 +110,12 @@ class World:
     def holds(self) -> dict[str, int]:
         """The memories of a client by name, with the size of each."""
         return self.algorithm.holds(self.split, self.training)
+
+    def support(self, round_number: int, entries: int) -> Ints | None:
+        """The positions of so many values that all clients send in a round; None where each chooses its own."""
+        if self.algorithm.upload_form != "common" or entries == self.vector_size:
+            return None
+        return common(self.vector_size, entries, self.task.seed, round_number)
 
     def new_learner(self, device: torch.device | None = None) -> FlatLearner:
         """A model to compute with, laid out for this method, on the world's device unless another is named."""

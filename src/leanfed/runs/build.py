@@ -39,6 +39,7 @@ from leanfed.results import (
     write_table,
 )
 from leanfed.rounds.adversary import flipped
+from leanfed.rounds.backdoor import poisoned
 from leanfed.rounds.budget import Budget
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.costs import Accountant
@@ -242,6 +243,8 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
     task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
     if settings.adversary.kind == "label-flip":
         task = flipped(task, settings.adversary.liars(task.clients, task.seed))
+    if settings.adversary.kind == "backdoor":
+        task = poisoned(task, settings.adversary)
     world = World(
         task=task,
         algorithm=settings.algorithm,

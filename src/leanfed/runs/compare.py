@@ -13,7 +13,7 @@ import polars as pl
 from leanfed.charts.costs import reached, score_at
 from leanfed.charts.curves import Curve, Panel, draw_panels
 from leanfed.errors import LeanfedError, StorageError
-from leanfed.quantities import MAIN, SCHEMA, Cost, Quantity, costs, guess_of, main_score, rises, scores
+from leanfed.quantities import FURTHER, MAIN, SCHEMA, Cost, Quantity, costs, guess_of, main_score, rises, scores
 from leanfed.results import RunFolder
 from leanfed.runs.statistics import Spread
 
@@ -34,7 +34,7 @@ class ComparedRun:
         float  # by the score the run is judged by, the best constant guess; NaN where a folder does not tell
     )
     f1: list[float] = field(default_factory=list)  # pooled over clients; empty where there are more than two classes
-    further: dict[str, list[float]] = field(default_factory=dict)  # mae, rmse, perplexity, where a task has them
+    further: dict[str, list[float]] = field(default_factory=dict)  # mae and `FURTHER`, where a run has them
     experiment: str = ""  # the same for runs that differ in their seeds only; empty: the run stands for itself
     seed: int | None = None
 
@@ -177,7 +177,7 @@ def compared(name: str, algorithm: str, rounds: pl.DataFrame) -> ComparedRun:
         return [] if None in values else values
 
     spent = {axis: spent_so_far(rounds, quantity, cost) for axis, (quantity, cost) in costs().items()}
-    further = {column: values for column in ("mae", "rmse", "perplexity") if (values := found(column))}
+    further = {column: values for column in ("mae", *FURTHER) if (values := found(column))}
     known = {column for column in MAIN if found(column)}
     return ComparedRun(
         name=name,
@@ -209,7 +209,7 @@ def draw_comparison(
     known = {axis: cost.picture for axis, (_, cost) in costs(plotted=True).items()}
     axes = [axis for axis in axes or known if any(axis in run.spent for run in runs)]
     main, groups = runs[0].main, grouped(runs)
-    more = [name for name in ("f1", "rmse", "perplexity") if all(run.score(name) for run in runs)]
+    more = [name for name in ("f1", *FURTHER) if all(run.score(name) for run in runs)]
     wanted = list(dict.fromkeys([main, *(["loss"] if loss else []), *more]))
     panels = []
     for score in wanted:

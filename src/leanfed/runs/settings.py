@@ -204,6 +204,15 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _who_poisons_samples_has_them_alone(self) -> Settings:
+        if self.adversary.kind in ("label-flip", "backdoor") and self.task.partition.kind == "drawn":
+            raise ValueError(
+                f"adversary.kind = {self.adversary.kind!r} changes the attackers' samples, but in a drawn partition they "
+                "are others' too; choose another kind of partition"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_plan_has_no_room_for_statistics(self) -> Settings:
         if self.allocation.rule == "joint" and self.task.statistics == "shared":
             raise ValueError(

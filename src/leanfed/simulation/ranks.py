@@ -32,6 +32,8 @@ def why_one_rank(world: World) -> str | None:
         return f"the aggregation rule {type(world.aggregation).__name__} looks at every upload by itself"
     if world.tamperers:
         return f"adversary.kind = {world.adversary.kind!r} looks at every upload by itself"
+    if world.adversary.kind == "backdoor":
+        return "adversary.kind = 'backdoor' tests every model once more"
     if world.ledger is not None:
         return "privacy.unit = 'client' clips every upload by itself"
     return None

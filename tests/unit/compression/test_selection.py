@@ -73,7 +73,7 @@ def test_a_smaller_random_draw_is_a_subset_of_a_larger() -> None:
 
 @pytest.mark.parametrize("settings", [{"rescale": True}, {"select": "random", "rescale": True, "error_feedback": True}])
 def test_rescaling_is_refused_where_it_makes_no_sense(settings: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="rescale = true needs select = 'random'"):
+    with pytest.raises(ValidationError, match="rescale = true needs select = 'random' or 'common'"):
         Sparsification.model_validate(settings)
 
 

@@ -34,8 +34,9 @@ FAST = {"rule": "joint", "form": "fast", "deadline_s": 5.0, "energy_budget_j": N
         {"allocation": FAST | {"form": "tuned"}},
         {"algorithm": {"name": "flpdsp", "sparsify": {"error_feedback": True}}, "radio": CODED},
         {"algorithm": {"name": "fedbabu", "tune_steps": 2}},
+        {"algorithm": {"name": "flpdsp", "k": 0.1, "sparsify": {"select": "common"}}},
     ],
-    ids=["flpdsp", "fedmask", "momentum", "steps", "adam", "joint", "measured", "coded", "tuned"],
+    ids=["flpdsp", "fedmask", "momentum", "steps", "adam", "joint", "measured", "coded", "tuned", "common"],
 )
 def test_a_fleet_learns_what_the_simulator_learns(tmp_path: Path, changes: dict[str, Any]) -> None:
     settings = settings_of(**changes)

@@ -138,6 +138,11 @@ def test_what_cannot_be_private_is_refused(changes: dict[str, Any], message: str
         tiny(privacy={"unit": "client", "noise_multiplier": 1.0, **inside}, **rest)
 
 
+def test_single_samples_are_refused_with_the_reason_and_the_way_out() -> None:
+    with pytest.raises(SettingsError, match=r"unit is 'sample', but .* heads .*up to 2 B clips.* set unit = 'client'"):
+        tiny(privacy={"unit": "sample", "noise_multiplier": 1.0})
+
+
 def test_a_user_hears_what_is_not_covered() -> None:
     notes = tiny(privacy={"unit": "client", "noise_multiplier": 1.0}).notes()
     assert any("the server itself" in note for note in notes)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from leanfed.errors import DataError
+from leanfed.errors import DataError, SettingsError
+from leanfed.runs.settings import Settings
 from leanfed.tasks.drawn import draw_partition
 from leanfed.tasks.partition import Partition, PartitionSettings
 
@@ -100,6 +101,16 @@ def test_more_than_there_is_cannot_be_drawn(settings: dict[str, Any], words: str
 def test_settings_that_do_not_fit_are_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         PartitionSettings.model_validate(values)
+
+
+@pytest.mark.parametrize("kind", ["label-flip", "backdoor"])
+def test_samples_of_several_clients_cannot_be_poisoned_by_one(kind: str) -> None:
+    values = {
+        "task": {"partition": {"kind": "drawn", "samples_per_client": 5}},
+        "adversary": {"kind": kind, "share": 0.2},
+    }
+    with pytest.raises(SettingsError, match="they are others' too"):
+        Settings.from_values(values)
 
 
 def test_labels_that_are_no_classes_are_drawn_alike() -> None:

@@ -11,6 +11,7 @@ from leanfed.algorithms.uploads import Upload
 from leanfed.compression.frame import OVERHEAD_BYTES, FrameError, bitmap_bytes
 from leanfed.compression.values import VALUE_TYPES, NotFiniteError
 from leanfed.deployment.learning.messages import Answer, Device, MessageError, Order
+from leanfed.records import Ints
 from leanfed.rounds.wire import from_frame
 
 CLAIM_SLACK_S = 60.0  # clocks of processes and of the server are not the same
@@ -28,6 +29,7 @@ class Expected:
     last_frame: str | None  # SHA-256 of the client's last accepted update
     samples: float = float("inf")  # the most that go through the training that was ordered
     signals: int = 0  # numbers that are reported beside an update
+    known: Ints | None = None  # positions that all clients send, which do not travel
 
     @property
     def most_bytes(self) -> int:
@@ -70,7 +72,7 @@ def read_update(answer: Answer, expected: Expected) -> Upload:
     if len(answer.frame) > expected.most_bytes:
         raise MessageError("oversized", f"{len(answer.frame)} bytes, where {expected.most_bytes} are the most")
     try:
-        upload = from_frame(answer.frame, max_size=expected.size, mask=expected.mask)
+        upload = from_frame(answer.frame, max_size=expected.size, mask=expected.mask, known=expected.known)
     except NotFiniteError as error:
         raise MessageError("not-finite", str(error)) from error
     except FrameError as error:

@@ -56,7 +56,8 @@ def make_orders(
         size = world.vector_size
         most = most_samples(world, member)
         told = len(SIGNALS) if world.reports else 0
-        expected.append(Expected(order, size, entries, mask, values, member.last_frame, most, told))
+        known = world.support(number, entries) if order.train else None
+        expected.append(Expected(order, size, entries, mask, values, member.last_frame, most, told, known))
     return expected
 
 
