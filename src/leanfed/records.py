@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
+from pydantic_core.core_schema import CoreSchema
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -17,9 +22,12 @@ STARVED_BELOW = 0.01  # a client with a lower k hardly contributes
 
 
 class Section(BaseModel):
-    """A frozen table of settings; unknown keys, NaN, infinity, and text in the place of numbers are refused."""
+    """A frozen table of settings; unknown keys, NaN, infinity, and text in the place of numbers are refused.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    What a setting means stands in a string after it (`meanings`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -34,6 +42,44 @@ class Section(BaseModel):
             if isinstance(each, str) and str not in kinds:
                 raise PydanticCustomError("number", "must be a number; write it without quotes")
         return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        for name, meaning in meanings(cls).items():
+            properties[name]["description"] = meaning
+        return schema
+
+
+@cache
+def meanings(section: type[Section]) -> dict[str, str]:
+    """Setting -> the string after it in the source, its parents' included.
+
+    Read when asked for: pydantic's `use_attribute_docstrings` reads all sources at every import, a third of its time.
+    """
+    found: dict[str, str] = {}
+    for each in reversed(section.__mro__):
+        if issubclass(each, Section) and each is not Section:
+            found |= _strings_after(each)
+    return {name: found[name] for name in section.model_fields if name in found}
+
+
+def _strings_after(section: type[Section]) -> dict[str, str]:
+    try:
+        source = textwrap.dedent(inspect.getsource(section))
+    except (OSError, TypeError):  # typed at a prompt
+        return {}
+    (body,) = (node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    return {
+        field.target.id: inspect.cleandoc(after.value.value)
+        for field, after in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        and isinstance(after.value.value, str)
+    }
 
 
 @cache

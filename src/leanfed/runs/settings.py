@@ -29,7 +29,7 @@ from leanfed.algorithms.optimizers import OPTIMIZERS
 from leanfed.allocation.base import ALLOCATORS
 from leanfed.errors import SettingsError, nearest
 from leanfed.files import parse_json, parse_toml, read_text
-from leanfed.records import Section
+from leanfed.records import Section, meanings
 from leanfed.registry import Registry
 from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, WeightedMean, why_plain_step
@@ -325,7 +325,7 @@ def json_schema() -> dict[str, Any]:
             definitions[f"{key}-{name}"] = {**member, "required": ["name"]}
         schema["properties"][key] = {
             "anyOf": [{"$ref": f"#/$defs/{key}-{name}"} for name in registry],
-            "description": Settings.model_fields[key].description,
+            "description": meanings(Settings)[key],
         }
         definitions.pop(key.capitalize(), None)
     definitions["Training"]["properties"]["optimizer"]["enum"] = list(OPTIMIZERS)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pydantic import BaseModel
-
+from leanfed.records import Section, meanings
 from leanfed.results import leaves
 from leanfed.rounds.forms import HEAD_STEPS
 from leanfed.runs.settings import Settings
@@ -82,11 +81,11 @@ def sources(settings: Settings) -> dict[str, dict[str, str]]:
     }
 
 
-def _untouched(section: BaseModel, prefix: str = "") -> Iterator[str]:
+def _untouched(section: Section, prefix: str = "") -> Iterator[str]:
     """The keys of settings that have the value they have when nothing is said."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if isinstance(value, BaseModel):
+        if isinstance(value, Section):
             yield from _untouched(value, f"{prefix}{name}.")
         elif not field.is_required() and value == field.get_default(call_default_factory=True):
             yield f"{prefix}{name}"
@@ -104,11 +103,12 @@ def source_of(key: str, value: Any) -> str:
     return source if value == ours else "chosen"
 
 
-def _meanings(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _meanings(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Every setting's docstring under its full key."""
-    for name, field in type(section).model_fields.items():
+    known = meanings(type(section))
+    for name in type(section).model_fields:
         value = getattr(section, name)
-        if isinstance(value, BaseModel):
+        if isinstance(value, Section):
             yield from _meanings(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", " ".join((field.description or "").split())
+            yield f"{prefix}{name}", " ".join(known.get(name, "").split())

@@ -95,7 +95,7 @@ class Trial:
         tuned, renewed = world.tuning.steps, world.renew_statistics
         if not tuned + renewed:
             return 0.0
-        bare = self._test(LEAST_BATCH)[1]
+        bare = testing.seconds(np.zeros(1), np.array([LEAST_BATCH]))
         tried = min(TRIED_STEPS, max(1, int(LONG_S / max(bare, 1e-9))))
         more = (world.training.batch_size - LEAST_BATCH) * testing.sample
         seconds = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import torch
@@ -131,3 +131,23 @@ def build_model(
             raise SettingsError(f"task.lora is not for {name!r}, which has adapters of its own: set task.text.rank.")
         family = getattr(getattr(getattr(model, "model", None), "config", None), "model_type", None)
         return with_adapters(model, lora, family)
+
+
+def example_model(
+    name: str, classes: int, seed: int, text: TextSettings | None = None, lora: LoraSettings | None = None
+) -> nn.Module:
+    """`build_model` to look at, never to train: the last one is kept, since a large one takes long to initialise."""
+    return _example(MODELS[name], name, classes, seed, text, lora)
+
+
+@lru_cache(maxsize=1)
+def _example(
+    spec: ModelSpec | TextModelSpec,
+    name: str,
+    classes: int,
+    seed: int,
+    text: TextSettings | None,
+    lora: LoraSettings | None,
+) -> nn.Module:
+    """By what a name stands for as well: it may come to stand for another model."""
+    return build_model(name, classes, seed, text, lora)

@@ -27,7 +27,7 @@ from leanfed.tasks.guess import guess_score
 from leanfed.tasks.hub_sets import HubSettings, add_hub_set, is_hub_set
 from leanfed.tasks.lora import LoraSettings
 from leanfed.tasks.losses import CROSS_ENTROPY, LOSSES, LossSpec, check_outputs, named
-from leanfed.tasks.models import MODELS, ModelSpec, build_model, default_split, text_of
+from leanfed.tasks.models import MODELS, ModelSpec, build_model, default_split, example_model, text_of
 from leanfed.tasks.partition import Partition, PartitionSettings, all_to, by_user, hold_back, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
 from leanfed.tasks.text import TextSettings, Tokens, load_tokens
@@ -161,18 +161,26 @@ class Task:
     @cached_property
     def split(self) -> Split:
         """The split into shared base and private head."""
-        name, model = self.settings.model, self.new_model("base")
+        name, model = self.settings.model, self.example_model
         layer = self.settings.split or default_split(name, self.settings.text) or found_cut(model, name)
         return split_after(model, layer)
 
     def new_model(self, *labels: str | int) -> nn.Module:
         """A model initialised from the stream (seed, "weights", labels)."""
+        return build_model(*self._built_from(*labels))
+
+    @property
+    def example_model(self) -> nn.Module:
+        """`new_model("base")`, to look at only: it may be given out again."""
+        return example_model(*self._built_from("base"))
+
+    def _built_from(self, *labels: str | int) -> tuple[str, int, int, TextSettings, LoraSettings | None]:
         seed = stream_seed(self.seed, "weights", *labels)
-        return build_model(self.settings.model, self.outputs, seed, self.settings.text, self.settings.lora)
+        return self.settings.model, self.outputs, seed, self.settings.text, self.settings.lora
 
     def initial_shared(self, split: Split) -> Tensor:
         """The initial shared part, the same for every method."""
-        return flatten(self.new_model("base"), split.shared)
+        return flatten(self.example_model, split.shared)
 
     def initial_private(self, split: Split, client: int) -> Tensor:
         """A client's initial private part, from the client's own random stream."""

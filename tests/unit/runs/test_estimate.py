@@ -68,13 +68,13 @@ def test_steps_before_a_test_take_their_time_however_few_samples_they_see(
     asked: list[tuple[int, int]] = []
 
     def test(rows: int, tuned: int = 0, renewed: int = 0) -> tuple[float, float]:
-        """0.005 s, 0.004 for each step of two samples, 0.003 for each renewing batch of two."""
+        """0.003 s and 0.001 for each row, 0.004 for each step of two samples, 0.003 for each renewing batch of two."""
         asked.append((tuned, renewed))
-        return float(rows), 0.005 + 0.004 * tuned + 0.003 * renewed
+        return float(rows), 0.003 + 0.001 * rows + 0.004 * tuned + 0.003 * renewed
 
     monkeypatch.setattr(trial, "_test", test)
     expected = tuned * (0.004 + 3 * 8 * 0.001) + renewed * (0.003 + 8 * 0.001)  # eight samples more in a batch
-    assert trial.preparing(Line(once=0.005, step=0.0, sample=0.001), world) == pytest.approx(expected)
+    assert trial.preparing(Line(once=0.003, step=0.0, sample=0.001), world) == pytest.approx(expected)
     assert max((sum(one) for one in asked), default=0) <= 20
 
 

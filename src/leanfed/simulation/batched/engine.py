@@ -34,7 +34,7 @@ TEST_PIECE = 32  # test samples of one client at a time
 
 def misfit(world: World) -> str | None:
     """Why this world cannot run in chunks, or None if it can."""
-    if not isinstance(world.task.new_model("base"), LeNet5):
+    if not isinstance(world.task.example_model, LeNet5):
         return f"its kernels know lenet5, not {world.task.settings.model!r}"
     if not isinstance(world.task.train, Images):
         return f"its kernels know pictures in bytes, not the arrays of {world.task.settings.dataset!r}"

@@ -91,7 +91,7 @@ def misfit(world: World, wire: str | None) -> str | None:
         return f"its layers compute in float32, not in {world.precision}"
     if isinstance(world.task.train, Tokens):
         return "texts are cut to the longest of a batch, which is another one in company"
-    return unfit(world.task.new_model("base")) or departure(world)
+    return unfit(world.task.example_model) or departure(world)
 
 
 def departure(world: World) -> str | None:
@@ -151,7 +151,7 @@ def pays(world: World) -> bool:
         return True
     if world.split.size > MOST_WEIGHTS:
         return False
-    return not any(isinstance(layer, CONVOLUTIONS) for layer in world.task.new_model("base").modules())
+    return not any(isinstance(layer, CONVOLUTIONS) for layer in world.task.example_model.modules())
 
 
 ENGINES.add("stacked", EngineSpec(lambda world, threads, wire: StackedEngine(world, threads), misfit))
