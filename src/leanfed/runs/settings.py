@@ -207,8 +207,8 @@ class Settings(Section):
     def _who_poisons_samples_has_them_alone(self) -> Settings:
         if self.adversary.kind in ("label-flip", "backdoor") and self.task.partition.kind == "drawn":
             raise ValueError(
-                f"adversary.kind = {self.adversary.kind!r} changes the attackers' samples, but in a drawn partition they "
-                "are others' too; choose another kind of partition"
+                f"adversary.kind = {self.adversary.kind!r} changes the attackers' samples, but in a drawn partition "
+                "they are others' too; choose another kind of partition"
             )
         return self
 
