@@ -94,12 +94,11 @@ def play(
         row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed, **trust(engine, progress, due)}
         planner.observe(row)
         seen_alone = by_client(world, tested) if tested and evaluation.per_client else None
-        columns = {**client_columns(plan, outcome, seen_alone), **bill.client_columns()}
         yield RoundRecord(
             progress=progress,
             row=row,
             rounds=typed_frame({name: [value] for name, value in row.items()}),
-            clients=typed_frame(columns),
+            clients=typed_frame({**client_columns(plan, outcome, seen_alone), **bill.client_columns()}),
             evaluations=typed_frame(evaluation_columns(number, tested, world.tested)),
             planned=planned,
             seconds=seconds,
