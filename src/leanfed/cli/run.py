@@ -133,6 +133,7 @@ def _run_seeds(
     from leanfed.results import RunFolder
     from leanfed.runs.build import resume as resume_run
     from leanfed.runs.build import run as run_settings
+    from leanfed.runs.cuts import as_kept
 
     if not alone:
         raise InputError("--seeds runs one seed after another in one process. Leave it out, or the ranks.")
@@ -144,7 +145,7 @@ def _run_seeds(
                 run_settings(wanted, folder, data_dir=data_dir, given=text, listen=listen, notify=_note)
                 continue
             kept = RunFolder(folder).read_settings()
-            if {**kept, "run": None} != {**wanted.resolved(), "run": None}:
+            if {**kept, "run": None} != {**as_kept(wanted, RunFolder(folder)).resolved(), "run": None}:
                 raise InputError(f"{folder} holds a run of other settings. Choose another --out, or remove it.")
             resume_run(folder, data_dir=data_dir, listen=listen, notify=_note)
     show_comparison([out], out / "comparison.png", None, as_json)
