@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 TABLES = ("rounds", "clients", "evaluations")
 FORMAT = 1  # of the run folder
 BEFORE_SETTINGS = frozenset(
-    {".lock", "checkpoint", "settings.toml", "environment.json", "world.json", "fleet.parquet", "fleet.json"}
+    {
+        *(".lock", "checkpoint", "settings.toml", "environment.json", "world.json", "fleet.parquet", "fleet.json"),
+        "cuts.json",
+    }
 )  # what a folder can hold before its settings.json, by this version or an older one, simulated or of a fleet
 WRITTEN = BEFORE_SETTINGS | {
     *("settings.json", "summary.json", "weights.safetensors", MANIFEST, BEFORE),
@@ -53,6 +56,7 @@ class RunFolder:
 
     settings.toml     the settings as given (when they came from a file)
     settings.json     the settings with every default filled in
+    cuts.json         every cut of the model, and why the run has the one that it has (where the program chose it)
     environment.json  versions and machine
     events.jsonl      what happened when, one JSON object a line
     checkpoint/       what `leanfed resume` needs
@@ -75,6 +79,11 @@ class RunFolder:
     def given(self) -> Path:
         """The settings file as the user wrote it."""
         return self.path / "settings.toml"
+
+    @property
+    def cuts(self) -> Path:
+        """Every cut of the model and the one that was chosen; there only if the program chose it."""
+        return self.path / "cuts.json"
 
     @property
     def environment(self) -> Path:

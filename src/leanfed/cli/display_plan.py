@@ -135,6 +135,38 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
+def show_cuts(choice: Mapping[str, Any]) -> None:
+    """Every cut of a model as a row, then which one is taken and why."""
+    numbers = (
+        "shared",
+        "private",
+        "multiply-adds",
+        "of the head",
+        "head steps",
+        "s a round",
+        "at equal work",
+        "J",
+        "n*/n",
+    )
+    table = Table("cut after", *numbers, "")
+    for cut in choice["cuts"]:
+        both = (cut["shared_operations"], cut["private_operations"])
+        known = [f"{sum(both):,}", f"{both[1] / max(1, sum(both)):.1%}"] if None not in both else ["-", "-"]
+        planned = [_short(cut[name]) for name in ("seconds", "even_seconds", "joules", "gain")]
+        marks = [
+            name for name, layer in (("chosen", choice["chosen"]), ("its own", choice["own"])) if layer == cut["layer"]
+        ]
+        note = escape(cut["refused"] or ", ".join(marks))
+        sizes = [f"{cut['shared']:,}", f"{cut['private']:,}", *known, str(cut["head_steps"])]
+        table.add_row(escape(cut["layer"]), *sizes, *planned, note)
+    show_table(table)
+    screen.print(f"cut after {choice['chosen']}, {choice['why']}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
 def show_what_if(field: str, rows: Sequence[Mapping[str, Any]], form: str) -> None:
     """One row per value of the question: who takes part, whom the round waits for, and what it spends."""
     table = _slim_table(f"what if {field} changes ({form} plans)")

@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from leanfed.cli.display import screen, warn
-from leanfed.cli.display_plan import draw_plan, show_plan, show_what_if, working
-from leanfed.cli.options import Import, Json, import_all
+from leanfed.cli.display_plan import draw_plan, show_cuts, show_plan, show_what_if, working
+from leanfed.cli.options import DataDir, Import, Json, import_all
 from leanfed.errors import InputError
 from leanfed.files import check_parent
 
@@ -41,6 +41,16 @@ Form = Annotated[
         help="What to aim at: fast (most learning per second), safe or plain (the paper's).", show_default="fast"
     ),
 ]
+WhatIf = Annotated[
+    str | None, typer.Option(help="Solve once per value, for example bandwidth_hz=5e6,1e7 or clients=50,100")
+]
+Cuts = Annotated[
+    Path | None,
+    typer.Option(
+        help="Instead of a round: every cut of the model in this settings file, what a round would take with it, and "
+        "which one task.split = auto takes. --set then changes a setting."
+    ),
+]
 Radius = Annotated[float | None, typer.Option(help="Radius of the cell that --fleet paper draws.", show_default="200")]
 
 
@@ -59,13 +69,13 @@ def plan(
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change one field of the problem, for example --set k_min=0.05")
     ] = None,
-    what_if: Annotated[
-        str | None, typer.Option(help="Solve once per value, for example bandwidth_hz=5e6,1e7 or clients=50,100")
-    ] = None,
+    what_if: WhatIf = None,
     k: Annotated[float, typer.Option(min=0, max=1, help="The k that fixed and fastest aim at.")] = 0.5,
     r: Annotated[float, typer.Option(min=0, max=1, help="The r that fixed and fastest aim at.")] = 0.5,
     save: Annotated[Path | None, typer.Option(help="Write the problem that was solved to this file.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw k, r and the shares over the cell (PNG).")] = None,
+    cuts: Cuts = None,
+    data_dir: DataDir = None,
     everyone: Annotated[bool, typer.Option("--all", help="Show every client, however many there are.")] = False,
     imports: Import = None,
     as_json: Json = False,
@@ -78,6 +88,9 @@ def plan(
     from leanfed.allocation.what_if import parse_change, parse_question
 
     import_all(imports)
+    if cuts is not None:
+        _show_cuts(cuts, change or [], data_dir, as_json, given=(problem, fleet, what_if, save, picture))
+        return
     _check(k, r, (save, picture))
     source = _plan_source(problem, fleet, model, clients, seed, radius_m)
     changes = dict(parse_change(text) for text in change or [])
@@ -89,6 +102,25 @@ def plan(
         _answer(source, *parse_question(what_if), changes, options, as_json)
     else:
         _plan_once(source, changes, options, save=save, picture=picture, everyone=everyone, as_json=as_json)
+
+
+def _show_cuts(
+    config: Path, changes: Sequence[str], data_dir: Path | None, as_json: bool, given: Sequence[object]
+) -> None:
+    """The cuts of a settings file's model."""
+    from leanfed.runs.cuts import choose_cut
+    from leanfed.runs.packaged import settings_file
+    from leanfed.runs.settings import Settings
+
+    if any(other is not None for other in given):
+        raise InputError("--cuts plans for a settings file. Leave out the problem, --fleet, --what-if and files.")
+    settings = Settings.from_toml(settings_file(config), changes)
+    with working("planning for every cut (the first use compiles)", quiet=as_json):
+        choice = choose_cut(settings, data_dir)
+    if as_json:
+        typer.echo(json.dumps(choice.to_json()))
+    else:
+        show_cuts(choice.to_json())
 
 
 def _check(k: float, r: float, files: tuple[Path | None, ...]) -> None:

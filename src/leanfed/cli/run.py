@@ -168,10 +168,11 @@ def _of_seeds(settings: Settings, out: Path, seeds: Sequence[int]) -> list[tuple
 def _check_the_same(wanted: Settings, folder: Path) -> None:
     """Refuse a folder that holds a run of other settings."""
     from leanfed.results import RunFolder
+    from leanfed.runs.cuts import as_kept
 
     if RunFolder(folder).settings.is_file():
         kept = RunFolder(folder).read_settings()
-        if {**kept, "run": None} != {**wanted.resolved(), "run": None}:
+        if {**kept, "run": None} != {**as_kept(wanted, RunFolder(folder)).resolved(), "run": None}:
             raise InputError(f"{folder} holds a run of other settings. Choose another --out, or remove it.")
 
 

@@ -161,6 +161,7 @@ def _run(run: RunFiles, curve: RunCurve | None, group: int) -> dict[str, Any]:
         "curve": curve.packed() if curve else None,
         **{name: parts.add_part(run, name, make) for name, make in FIGURES.items()},
         "settings": _settings(run),
+        "cuts": planned.cuts_part(run),
         "environment": _environment(run),
         "command": run.environment.get("command"),
         "again": f"leanfed run {shlex.quote(str(run.folder.settings))} --out {shlex.quote(str(run.path) + '-again')}",

@@ -6,14 +6,32 @@ from typing import Any
 
 import numpy as np
 
+from leanfed.errors import LeanfedError
+from leanfed.files import read_json
 from leanfed.records import STARVED_BELOW, Floats, Ints
 from leanfed.report.packing import floats, thinned, whole
 from leanfed.report.parts import ROUNDS_OF_A_LINE, Part
-from leanfed.report.read import Lacking, RunFiles
+from leanfed.report.read import Flaw, Lacking, RunFiles
 
 SNAPSHOTS = 12  # rounds of the cell map
 TRACES = 12  # rounds whose solver steps are shown
 DEVICES = 400  # at most, in a round of the cell map
+
+
+CUT = ("layer", "shared", "private", "seconds", "joules", "gain", "refused")  # what the page shows of a cut
+
+
+def cuts_part(run: RunFiles) -> Part | None:
+    """Every cut of the model and why the run has its own; None where the settings named one."""
+    if not run.folder.cuts.is_file():
+        return None
+    try:
+        table = read_json(run.folder.cuts)
+        rows = [{name: cut[name] for name in CUT} for cut in table["cuts"]]
+        return {"chosen": str(table["chosen"]), "why": str(table["why"]), "cuts": rows}
+    except (LeanfedError, KeyError, TypeError) as error:
+        run.flaws.append(Flaw(str(run.folder.cuts), "", f"not readable: {error}"))
+        return None
 
 
 def cell_part(run: RunFiles) -> Part:

@@ -12,12 +12,12 @@ from leanfed.allocation.base import ALLOCATORS
 from leanfed.allocation.forms import FORMS
 from leanfed.errors import nearest
 from leanfed.records import Section, kept_count
+from leanfed.tasks.cut import CRITERIA
+from leanfed.tasks.head_budget import head_steps
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 PACED: Final = ("fast", "tuned")  # the forms that choose their deadline and who takes part
 TUNED: Final = {"k_min": 0.0, "k_max": 1.0, "r_min": 0.5, "within_rounds": 10, "settle": 0.0}
-
-HEAD_STEPS: Final = {"lenet5": 5}  # of the fast form, by model (of 5, 10 and 20 on held-back samples); others take one
 
 
 def _registered(solver: str) -> str:
@@ -122,11 +122,12 @@ class AllocationSettings(Section):
         """Whether a round belongs to the last part of a run."""
         return number >= rounds - kept_count(self.settle, rounds)
 
-    def fitted(self, algorithm: Algorithm, model: str) -> Algorithm:
+    def fitted(self, algorithm: Algorithm, model: str, cut: str | None = None) -> Algorithm:
         """The method with the defaults of the form: safe and fast keep dense heads and turn error feedback on.
 
-        Fast also sets the number of head steps for the model. What the settings state
-        (algorithm.prune.head_memory, algorithm.sparsify.error_feedback, algorithm.head_steps) is not changed.
+        Fast also sets the number of head steps to what a budget of work allows behind the cut, once there is one.
+        What the settings state (algorithm.prune.head_memory, algorithm.sparsify.error_feedback, algorithm.head_steps)
+        is not changed.
         """
         if self.rule == "own":
             return algorithm
@@ -147,7 +148,7 @@ class AllocationSettings(Section):
             sparsify = sparsify.model_copy(update={"error_feedback": True})
         if "head_memory" not in prune.model_fields_set:
             prune = prune.model_copy(update={"head_memory": "keep"})
-        steps = algorithm.head_steps
-        if self.form == "fast" and "head_steps" not in algorithm.model_fields_set:
-            steps = HEAD_STEPS.get(model, steps)
-        return algorithm.model_copy(update={"sparsify": sparsify, "prune": prune, "head_steps": steps})
+        update: dict[str, Any] = {"sparsify": sparsify, "prune": prune}
+        if self.form == "fast" and "head_steps" not in algorithm.model_fields_set and cut not in CRITERIA:
+            update["head_steps"] = head_steps(model, cut)
+        return algorithm.model_copy(update=update)

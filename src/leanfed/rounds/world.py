@@ -241,3 +241,15 @@ class World:
             report=self.reports,
             units=self.units,
         )
+
+
+def check_fit(world: World) -> None:
+    """Refuse a method that cannot train the task's model, prune its units, or not with this optimiser."""
+    _ = world.units
+    method, model, optimizer = world.algorithm.model_dump()["name"], world.task.settings.model, world.training.optimizer
+    if optimizer != "sgd" and (reason := world.algorithm.optimizer_misfit(world.split, world.training)):
+        raise SettingsError(f"training.optimizer = {optimizer!r} does not fit algorithm.name = {method!r}: {reason}.")
+    if reason := world.algorithm.misfit(world.split):
+        raise SettingsError(
+            f"algorithm.name = {method!r} does not fit task.model = {model!r}: {reason}. Change one of the two."
+        )

@@ -43,6 +43,7 @@ from leanfed.rounds.backdoor import poisoned
 from leanfed.rounds.budget import Budget
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.costs import Accountant
+from leanfed.rounds.cuts import CutChoice
 from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import majority_f1
 from leanfed.rounds.loop import Progress, RoundRecord, play, start
@@ -50,7 +51,8 @@ from leanfed.rounds.planning import Planner
 from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.ranks import ALONE, Ranks
 from leanfed.rounds.weights import write_weights
-from leanfed.rounds.world import World
+from leanfed.rounds.world import World, check_fit
+from leanfed.runs.cuts import settled
 from leanfed.runs.describe import describe_world, write_devices
 from leanfed.runs.outcome import Run
 from leanfed.runs.read import read
@@ -77,7 +79,8 @@ class Experiment:
     settings: Settings  # with as many rounds as the privacy budget allows
     world: World
     planner: Planner
-    given: Settings  # as they were asked for
+    given: Settings  # as they were asked for, but for a cut that was left to the program
+    cut: CutChoice | None = None  # how the program chose it
 
 
 def run(
@@ -101,12 +104,12 @@ def run(
     """
     if out is None:
         experiment = prepare(settings, data_dir)
-        with heard(settings, listen, progress, notify) as hear:
+        with heard(experiment.given, listen, progress, notify) as hear:
             return _play_in_memory(experiment, hear)
     check_free(Path(out))
     check_trackers(settings.run.track)
     experiment = prepare(settings, data_dir, scratch=Path(out))
-    with new_run_folder(Path(out)) as folder, heard(settings, listen, progress, notify, folder) as hear:
+    with new_run_folder(Path(out)) as folder, heard(experiment.given, listen, progress, notify, folder) as hear:
         begin(folder, experiment, given)
         return finished(experiment, folder, *play_in_folder(experiment, folder, hear))
 
@@ -152,9 +155,12 @@ def _ignore(record: RoundRecord) -> None:
 def describe(folder: RunFolder, experiment: Experiment) -> None:
     """Write what a folder says of its run before the first round.
 
-    The settings come first: from then on a run that is killed can be resumed, and what is missing is written then.
+    The settings come first: from then on a run that is killed can be resumed, and what is missing is written then. But
+    how their cut was chosen is known to nobody once they name it.
     """
     settings = experiment.settings
+    if experiment.cut is not None:
+        write_json(folder.cuts, experiment.cut.to_json())
     if not folder.settings.is_file():
         write_json(folder.settings, settings.resolved())
     if not folder.environment.is_file():
@@ -183,6 +189,8 @@ def go_on(folder: RunFolder, experiment: Experiment) -> None:
 
 def _log_start(folder: RunFolder, experiment: Experiment) -> None:
     folder.log("start")
+    if experiment.cut is not None:
+        folder.log("cut", chosen=experiment.cut.chosen, why=experiment.cut.why)
     settings, rounds = experiment.given, experiment.settings.rounds
     for note in settings.notes():
         folder.log("note", text=note)
@@ -218,12 +226,13 @@ def resume(
 
 def prepare(settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None) -> Experiment:
     """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused."""
+    settings, cut = settled(settings, data_dir)
     world = build_world(settings, data_dir, scratch)
     given, settings = settings, within_budget(settings, world.ledger)
     accountant = Accountant(settings.radio, world)
     planner = Planner(settings.allocation, accountant, settings.rounds, settings.theory)
     _check_uploads(world, planner.plan(0).plan)  # refuses now what would fail in the first round
-    return Experiment(settings, world, planner, given)
+    return Experiment(settings, world, planner, given, cut)
 
 
 def _check_uploads(world: World, plan: RoundPlan) -> None:
@@ -265,18 +274,6 @@ def build_world(settings: Settings, data_dir: str | Path | None = None, scratch:
     )
     check_fit(world)
     return world
-
-
-def check_fit(world: World) -> None:
-    """Refuse a method that cannot train the task's model, prune its units, or not with this optimiser."""
-    _ = world.units
-    method, model, optimizer = world.algorithm.model_dump()["name"], world.task.settings.model, world.training.optimizer
-    if optimizer != "sgd" and (reason := world.algorithm.optimizer_misfit(world.split, world.training)):
-        raise SettingsError(f"training.optimizer = {optimizer!r} does not fit algorithm.name = {method!r}: {reason}.")
-    if reason := world.algorithm.misfit(world.split):
-        raise SettingsError(
-            f"algorithm.name = {method!r} does not fit task.model = {model!r}: {reason}. Change one of the two."
-        )
 
 
 def _ledger(settings: Settings, task: Task) -> Ledger | None:

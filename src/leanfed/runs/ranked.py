@@ -31,6 +31,7 @@ from leanfed.runs.build import (
     prepare,
     resume,
 )
+from leanfed.runs.cuts import as_kept
 from leanfed.runs.outcome import Run
 from leanfed.runs.settings import Settings
 from leanfed.runs.trackers import check_trackers
@@ -72,7 +73,14 @@ def run_on(
         hear: Listener = _ignore
         if ranks.first:
             hear = held.enter_context(
-                heard(chosen, listen, False if listen is None else None, notify, folder, resumed=kept is not None)
+                heard(
+                    experiment.given,
+                    listen,
+                    False if listen is None else None,
+                    notify,
+                    folder,
+                    resumed=kept is not None,
+                )
             )
         with _said_once(ranks):
             played = play_in_folder(experiment, folder, hear, notify if ranks.first else _ignore_text, ranks)
@@ -129,6 +137,7 @@ def _kept(out: Path, settings: Settings | None) -> dict[str, Any] | None:
         return None
     check_resumable(folder)
     values = Settings.from_values(folder.read_settings(), str(folder.settings)).resolved()
+    settings = None if settings is None else as_kept(settings, folder)
     if settings is not None and {**values, "run": None} != {**settings.resolved(), "run": None}:
         raise InputError(f"{out} holds a run of other settings. Choose another folder, or remove this one.")
     return {"settings": values, "finished": folder.finished}

@@ -157,7 +157,7 @@ class Settings(Section):
         allocation, task = info.data.get("allocation"), info.data.get("task")  # absent where refused themselves
         if not isinstance(allocation, AllocationSettings) or not isinstance(task, TaskSettings):
             return value
-        return allocation.fitted(value, task.model)
+        return allocation.fitted(value, task.model, task.split)
 
     @model_validator(mode="after")
     def _a_damped_step_needs_a_gradient(self) -> Settings:
@@ -293,8 +293,14 @@ class Settings(Section):
         return notes
 
     def resolved(self) -> dict[str, Any]:
-        """Every value, defaults included, as JSON can hold it."""
-        return self.model_dump(mode="json")
+        """Every value, defaults included, as JSON can hold it.
+
+        Head steps that follow from the cut are left out until it is chosen.
+        """
+        values = self.model_dump(mode="json")
+        if self.task.chooses_cut and "head_steps" not in self.algorithm.model_fields_set:
+            values["algorithm"].pop("head_steps", None)
+        return values
 
 
 def set_value(values: dict[str, Any], override: str) -> None:

@@ -13,6 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from typing_extensions import override
 
 Stage = Callable[[Tensor], Tensor]
+COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)  # layers whose multiply-adds are known
 
 
 class Chain(nn.Module):
@@ -76,8 +77,13 @@ def multiply_adds(model: Chain, shape: tuple[int, ...]) -> list[int]:
 
 def layer_operations(model: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
     """Multiply-adds of each convolution and linear layer by its name, for the forward pass of one sample."""
+    return operations_on(model, torch.zeros(1, *shape))
+
+
+def operations_on(model: nn.Module, sample: Tensor) -> dict[str, int]:
+    """The same for the forward pass of a given batch."""
     with _counted(model) as found:
-        model(torch.zeros(1, *shape))
+        model(sample)
     return dict(found)
 
 
@@ -93,7 +99,7 @@ def _counted(model: nn.Module) -> Iterator[Counter[str]]:
 
         return count
 
-    layers = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.Conv2d | nn.Linear)]
+    layers = [(name, part) for name, part in model.named_modules() if isinstance(part, COUNTED)]
     hooks = [layer.register_forward_hook(counter(name)) for name, layer in layers]
     training = model.training
     model.eval()

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from torch import Tensor, nn
 
 from leanfed.errors import DataError, SettingsError
@@ -20,14 +20,14 @@ from leanfed.streams import stream, stream_seed
 from leanfed.tasks.arrays import Array, Rows
 from leanfed.tasks.batch import Batch as Batch
 from leanfed.tasks.cache import Samples, load_samples
-from leanfed.tasks.cut import found_cut
+from leanfed.tasks.cut import CRITERIA, known_criterion, own_cut
 from leanfed.tasks.datasets import DATASETS, DatasetSpec
 from leanfed.tasks.drawn import draw_partition
 from leanfed.tasks.guess import guess_score
 from leanfed.tasks.hub_sets import HubSettings, add_hub_set, is_hub_set
 from leanfed.tasks.lora import LoraSettings
 from leanfed.tasks.losses import CROSS_ENTROPY, LOSSES, LossSpec, check_outputs, named
-from leanfed.tasks.models import MODELS, ModelSpec, build_model, default_split, example_model, text_of
+from leanfed.tasks.models import MODELS, ModelSpec, build_model, example_model, text_of
 from leanfed.tasks.partition import Partition, PartitionSettings, all_to, by_user, hold_back, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
 from leanfed.tasks.text import TextSettings, Tokens, load_tokens
@@ -47,8 +47,10 @@ class TaskSettings(Section):
     model: str = "lenet5"
     """A model by name (`leanfed models` lists them), or a classifier of transformers: transformers:owner/name,
     transformers:FOLDER."""
-    split: str | None = None
-    """The last layer of the shared base; the model's own default when left out."""
+    split: Annotated[str | None, AfterValidator(known_criterion)] = None
+    """The last layer of the shared base; the model's own default when left out. "auto" or "auto:cost": chosen before
+    the first round by what a round is planned to take, "auto:gain" by how alike the clients' gradients are; the
+    settings that a run keeps name the layer."""
     statistics: Literal["private", "shared"] = "private"
     """Running statistics of normalisation layers: each client's own, or, for shared layers, averaged after a round."""
     augment: tuple[Change, ...] = ()
@@ -69,6 +71,11 @@ class TaskSettings(Section):
     binary_cross_entropy, or one of your own; left out: cross_entropy for classes, mse for numbers."""
     partition: PartitionSettings = Field(default_factory=lambda: PartitionSettings(kind="class", classes_per_client=2))
     """How samples are distributed over clients."""
+
+    @property
+    def chooses_cut(self) -> bool:
+        """Whether the program is to choose the cut."""
+        return self.split in CRITERIA
 
 
 Pixels = npt.NDArray[np.uint8]
@@ -161,9 +168,8 @@ class Task:
     @cached_property
     def split(self) -> Split:
         """The split into shared base and private head."""
-        name, model = self.settings.model, self.example_model
-        layer = self.settings.split or default_split(name, self.settings.text) or found_cut(model, name)
-        return split_after(model, layer)
+        model = self.example_model
+        return split_after(model, self.settings.split or own_cut(model, self.settings.model, self.settings.text))
 
     def new_model(self, *labels: str | int) -> nn.Module:
         """A model initialised from the stream (seed, "weights", labels)."""
@@ -216,6 +222,8 @@ class Task:
 
 def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None, *, owner: int | None = None) -> Task:
     """Load the data, partition it over clients (or give it all to `owner`), and check that it fits the model."""
+    if settings.chooses_cut:
+        raise SettingsError(f"task.split = {settings.split!r} is no layer yet. Choose it first: leanfed plan --cuts.")
     if settings.table is not None:
         add_table(settings.dataset, settings.table, data_root)
     elif is_hub_set(settings.dataset):

@@ -22,8 +22,7 @@ from leanfed.rounds.costs import RadioSettings, computed_share
 from leanfed.rounds.engine import Engine
 from leanfed.rounds.exchange import train
 from leanfed.rounds.selection import Participation
-from leanfed.rounds.world import World
-from leanfed.runs.build import check_fit
+from leanfed.rounds.world import World, check_fit
 from leanfed.runs.settings import Settings
 from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.simulation.reference import ReferenceEngine

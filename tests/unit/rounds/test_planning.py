@@ -18,7 +18,7 @@ from leanfed.errors import InfeasibleError, SettingsError
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.costs import Accountant, RadioSettings
 from leanfed.rounds.engine import RoundOutcome, empty_outcome
-from leanfed.rounds.forms import HEAD_STEPS, AllocationSettings
+from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.loop import measured_signals, round_row
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.world import World
@@ -57,7 +57,7 @@ def test_a_form_brings_its_bounds_unless_they_are_set() -> None:
 
 @pytest.mark.parametrize(
     ("form", "feedback", "memory", "steps"),
-    [("plain", False, "discard", 1), ("safe", True, "keep", 1), ("fast", True, "keep", HEAD_STEPS["lenet5"])],
+    [("plain", False, "discard", 1), ("safe", True, "keep", 1), ("fast", True, "keep", 5)],
 )
 def test_what_a_form_brings_to_the_method(form: str, feedback: bool, memory: str, steps: int) -> None:
     method = Settings.from_values({"allocation": {"rule": "joint", "form": form}}).algorithm

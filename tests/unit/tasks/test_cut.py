@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from leanfed.cli.app import app
 from leanfed.errors import SettingsError
-from leanfed.tasks.cut import found_cut, layers_of
-from leanfed.tasks.models import MODELS
+from leanfed.tasks.cut import cuts_of, found_cut, layers_of
+from leanfed.tasks.models import MODELS, build_model
 
 OWN = """
 import leanfed
@@ -53,6 +53,26 @@ def test_the_found_cut_of_an_own_model_is_shown_and_trained_with(tmp_path: Path)
     told = json.loads(answer.stdout)
     assert (told["cut"], told["shared"], told["private"]) == ("0", 4 * 8 + 8, 8 * 10 + 10)
     MODELS.remove("own-trunk")
+
+
+class Stacked(nn.Module):
+    """A frozen embedding, layers in a list inside another module, and an end of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(3, 4).requires_grad_(False)
+        self.body = nn.ModuleDict({"layers": nn.ModuleList(nn.Sequential(nn.Linear(4, 4)) for _ in range(3))})
+        self.end = nn.Linear(4, 2)
+
+
+def test_a_chain_can_be_cut_after_every_stage_but_the_last() -> None:
+    assert cuts_of(build_model("lenet5", 10, 0), "conv3") == ["conv1", "conv2", "conv3", "fc1"]
+    assert cuts_of(build_model("resnet8", 10, 0), "stage2.0") == ["stem", "stage1.0", "stage2.0", "stage3.0"]
+
+
+def test_another_model_can_be_cut_between_layers_of_its_lists() -> None:
+    assert cuts_of(Stacked(), "body") == ["body.layers.0.0", "body.layers.1.0", "body"]  # its own cut keeps its name
+    assert cuts_of(Wrapped(), "inner.trunk") == ["inner.trunk"]
 
 
 def test_names_are_listed() -> None:

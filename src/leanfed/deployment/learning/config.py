@@ -141,6 +141,11 @@ def read_settings(text: str) -> Settings:
             "`leanfed deploy run` writes it."
         )
     settings = Settings.from_values(values, "run-config key 'settings'")
+    if settings.task.chooses_cut:
+        raise SettingsError(
+            f"task.split = {settings.task.split!r} is no layer, and a fleet's nodes must all cut alike. "
+            "`leanfed deploy run` chooses before it asks them; or name the layer."
+        )
     if settings.task.statistics == "shared":
         raise SettingsError("task.statistics = 'shared' is for simulations; a fleet sends updates only. Set 'private'.")
     if settings.privacy.unit != "none" or settings.adversary.kind != "none":

@@ -14,8 +14,7 @@ from leanfed.deployment.learning.reported_fleet import ReportedFleet
 from leanfed.records import Floats
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.planning import Planned, Planner
-from leanfed.rounds.world import World
-from leanfed.runs.build import check_fit
+from leanfed.rounds.world import World, check_fit
 from leanfed.runs.settings import Settings
 from leanfed.streams import stream
 from leanfed.tasks.datasets import DATASETS

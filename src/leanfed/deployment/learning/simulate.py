@@ -23,6 +23,7 @@ from leanfed.deployment.operations.commands import OFF
 from leanfed.deployment.operations.extra import require_flower
 from leanfed.errors import InputError
 from leanfed.files import make_folder, owner_only
+from leanfed.runs.cuts import settled
 from leanfed.runs.settings import Settings
 
 # As shipped, Ray's workers give way to everything else on the machine (nice 15).
@@ -46,7 +47,7 @@ def simulate(settings: Settings, out: Path, *, data_dir: Path | None = None, **c
     with owner_only():
         make_folder(out / "nodes")
     values: dict[str, Any] = {
-        "settings": json.dumps(settings.resolved()),
+        "settings": json.dumps(settled(settings, data_dir)[0].resolved()),
         "run-folder": str(out / "run"),
         "store": str(out / "nodes"),
         "data-dir": "" if data_dir is None else str(data_dir),

@@ -23,6 +23,7 @@ from leanfed.deployment.operations.run_keeper import (
 )
 from leanfed.errors import InputError, LeanfedError
 from leanfed.files import read_json
+from leanfed.runs.cuts import settled
 from leanfed.runs.settings import Settings
 
 TAKE_OVER_S = 30.0  # in which the server goes on with a run that failed
@@ -47,10 +48,10 @@ def open_control(fleet: FleetFolder) -> Control:
 
 
 def submit(fleet: FleetFolder, settings: Settings, folder: Path, changes: Mapping[str, Value]) -> Submitted:
-    """Start a new run; its folder must be new."""
+    """Start a new run; its folder must be new. A cut that is left to the program is chosen here, for all nodes."""
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} holds something already. Go on with it by --resume, or choose another --out.")
-    text = json.dumps(settings.resolved())
+    text = json.dumps(settled(settings)[0].resolved())
     values = run_values(fleet, text, folder.resolve(), resume=False, changes=changes)
     with open_control(fleet) as control:
         return Submitted(start_run(control, fleet, values, changes), folder.resolve())

@@ -53,7 +53,7 @@
 
   function showSettings() {
     at("settings").replaceChildren(make("h2", {}, "Settings"),
-      make("p", { class: "muted" }, `Of ${lf.data.runs[lf.state.run].label}. Sources: ${Object.entries(lf.data.sources).map(([name, text]) => `${name}: ${text}`).join("; ")}.`), lf.settingsTable(lf.data));
+      make("p", { class: "muted" }, `Of ${lf.data.runs[lf.state.run].label}. Sources: ${Object.entries(lf.data.sources).map(([name, text]) => `${name}: ${text}`).join("; ")}.`), ...lf.cutsTable(lf.data), lf.settingsTable(lf.data));
   }
 
   function showCommands() {

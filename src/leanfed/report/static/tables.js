@@ -67,6 +67,16 @@
       lf.table(`target-${target.target}`, columns, shown, plainRows));
   };
 
+  /** Every cut of the model beside the one that the program chose; nothing where the settings named it. */
+  lf.cutsTable = function (data) {
+    const found = data.runs[lf.state.run].cuts;
+    if (!found) return [];
+    const columns = ["cut after", "shared", "private", "s a round", "J a round", "n*/n", ""].map((label, i) => ({ label, number: i > 0 && i < 6 }));
+    const rows = found.cuts.map((cut) => [cut.layer, cut.shared.toLocaleString("en"), cut.private.toLocaleString("en"), ...[cut.seconds, cut.joules, cut.gain].map((value) => (value === null ? "–" : lf.number(value, 3))),
+      cut.refused || (cut.layer === found.chosen ? "chosen" : "")]);
+    return [make("p", {}, `The program chose the cut after ${found.chosen}, ${found.why}.`), lf.table("cuts", columns, rows)];
+  };
+
   lf.settingsTable = function (data) {
     const run = data.runs[lf.state.run];
     const tag = (source) => make("span", { class: `tag ${source in data.sources ? source : "unknown"}`, title: data.sources[source] || "" }, source);
