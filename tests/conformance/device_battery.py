@@ -7,6 +7,7 @@ file in a process of its own.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,3 +191,26 @@ def test_a_method_learns_on_a_gpu_as_on_the_processor(variant: str, world_of) ->
     expected, found = ends
     assert (found.server.shared - expected.server.shared).norm() <= 1e-3 * expected.server.shared.norm() + 1e-6
     assert np.allclose(found.loss, expected.loss, rtol=1e-3)
+
+
+def test_a_node_computes_on_the_device_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds over a grid in memory: the same rows and weights, and the device was really used."""
+    pytest.importorskip("flwr", reason="the extra [flower] is not installed")
+    from leanfed.deployment.learning import work
+    from tests.unit.deployment.fleets import Trial, settings_of
+    from tests.unit.deployment.identity import as_run_one
+
+    settings = settings_of(algorithm={"name": "flpdsp", "k": 0.1, "sparsify": {"error_feedback": True}})
+    found = {}
+    for name, device in (("here", torch.device("cpu")), ("there", pretend_device.device())):
+        monkeypatch.setattr(work, "device_of", lambda asked, device=device: device)
+        work._bench.cache_clear()
+        pretend_device.COUNTS["to device"] = 0
+        trial = Trial(settings, tmp_path / name, {"fleet": "profile"})
+        with as_run_one():
+            trial.play()
+        assert (pretend_device.COUNTS["to device"] > 0) is (name == "there")
+        found[name] = trial.table("rounds")
+    work._bench.cache_clear()
+    same = ("train_loss", "accuracy", "loss", "entries")
+    assert all(found["here"][column].to_list() == found["there"][column].to_list() for column in same)

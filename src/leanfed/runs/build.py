@@ -526,7 +526,8 @@ def finish_folder(
         write_table(folder.table(name), table)
     files = [folder.table(name) for name in tables]
     if settings.run.keep_weights:
-        write_weights(folder.weights, progress, world.tested.tolist())
+        tested = world.tested.tolist() if progress.clients.clients else ()  # a fleet's server holds no client
+        write_weights(folder.weights, progress, tested)
         files.append(folder.weights)
     sums = {path.name: sha256_of(path) for path in files}
     summary = {**summarise(settings, world, tables["rounds"]), "sha256": sums}

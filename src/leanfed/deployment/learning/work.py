@@ -27,6 +27,7 @@ from leanfed.rounds.exchange import train
 from leanfed.rounds.wire import to_frame
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
+from leanfed.simulation.devices import device_of
 from leanfed.tasks.guess import guess_score
 from leanfed.tasks.task import build_task
 
@@ -69,6 +70,8 @@ def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Ben
         tuning=settings.evaluation.tuning(settings.algorithm, settings.training),
         values=settings.radio.values or "float32",
         reports=settings.allocation.measures,
+        device=device_of(settings.run.device),
+        precision=settings.run.precision,
     )
     return Bench(settings, world, world.new_learner())
 
