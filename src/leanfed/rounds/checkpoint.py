@@ -27,7 +27,7 @@ from leanfed.rounds.ranks import ALONE, Ranks
 from leanfed.rounds.world import World
 
 MOST_PARTS = 24  # files of one kind before they are merged
-MERGED_BYTES = 128 << 20  # of clients' states that one save merges: it holds them in memory
+MERGED_BYTES = 64 << 20  # of clients' states that one save merges: it holds them in memory
 LARGE_BYTES = 1 << 20  # of one client's state: from here on every client has a file of its own
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -169,7 +169,7 @@ class Checkpoints:
         if len(left) < MOST_PARTS:
             return found
         for mine in sorted(left, key=len):
-            if found and len(found) + len(mine) > most:
+            if len(found) + len(mine) > most:
                 break
             found |= set(mine)
         return found
