@@ -107,14 +107,28 @@ def write_frame(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def parquet_table(path: Path) -> pl.DataFrame:
-    """The table of a Parquet file; brackets in its name are a name.
+    """The table of a Parquet file; brackets in its name are a name."""
+    import polars as pl
 
-    Some damaged files make polars panic, by an error that no `except Exception` catches: it becomes one of polars' own.
-    """
+    with _without_panic():
+        return pl.read_parquet(path, glob=False)
+
+
+def parquet_rows(path: Path) -> int:
+    """The number of rows of a Parquet file, from its footer."""
+    import polars as pl
+
+    with _without_panic():
+        return int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
+
+
+@contextmanager
+def _without_panic() -> Iterator[None]:
+    """Some damaged files make polars panic, by an error that no `except Exception` catches: it becomes polars' own."""
     import polars as pl
 
     try:
-        return pl.read_parquet(path, glob=False)
+        yield
     except pl.exceptions.PanicException as error:
         raise pl.exceptions.ComputeError("its columns contradict each other") from error
 

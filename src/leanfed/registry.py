@@ -28,8 +28,10 @@ class Registry(Generic[T]):
 
     def add(self, name: str, member: T) -> T:
         """Add a member; a name can be used only once."""
+        if not isinstance(name, str) or not name:
+            raise SettingsError(f"A {self.kind} cannot be called {name!r}. Give it a name in letters.")
         if name in self._members:
-            raise ValueError(f"The {self.kind} {name!r} is registered already. Choose another name.")
+            raise SettingsError(f"The {self.kind} {name!r} is registered already. Choose another name.")
         self._members[name] = member
         return member
 

@@ -162,6 +162,17 @@ def test_ctrl_c_stops_with_a_word_and_the_run_goes_on_later(
     assert "Traceback" not in told
 
 
+@pytest.mark.parametrize("words", [("data",), ("schema",), ("run", "--help")])
+def test_a_reader_that_leaves_early_is_no_fault(words: tuple[str, ...], tmp_path: Path) -> None:
+    """`leanfed data | true`: what a shell shows for any program that is cut off like that, and not a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "leanfed", *words]
+    done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=600)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_data_lists_every_split(leanfed: Leanfed) -> None:
     rows = json.loads(leanfed("data", "--json", "--data-dir", "nowhere").stdout)
     assert {row["dataset"] for row in rows} >= {"mnist-5k", "mnist", "cifar10", "svhn", "mrpc"}

@@ -39,8 +39,10 @@ def test_a_registry_refuses_an_unknown_name_with_the_nearest() -> None:
     registry.add("lenet5", 1)
     with pytest.raises(SettingsError, match="Unknown toy 'lenet': did you mean 'lenet5'"):
         registry["lenet"]
-    with pytest.raises(ValueError, match="registered already"):
+    with pytest.raises(SettingsError, match="registered already"):
         registry.add("lenet5", 2)
+    with pytest.raises(SettingsError, match="cannot be called ''"):
+        registry.add("", 2)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from typing import Annotated
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
+READER_GONE = 141  # what a shell shows of a program that SIGPIPE ended: `leanfed data | head -1` is no fault
 VERBS = (
     demo,
     run,
@@ -55,10 +57,15 @@ app.add_typer(deploy, name="deploy")
 
 def main() -> None:
     """Run the command line; an error that leanfed can explain ends it with a message and its exit code."""
+    output = _output()
     try:
         for word in sys.argv[1:]:
             _check_text(word)
         app()
+    except SystemExit as end:
+        if end.code == 1 and output is not None and _nobody_reads(output):  # click and rich end with 1, as for a fault
+            sys.exit(READER_GONE)
+        raise
     except LeanfedError as error:
         _end("" if error.silent else str(error), error.exit_code)
     except OSError as error:  # asking whether a file is there can fail, too: no permission, a name that is too long
@@ -69,6 +76,22 @@ def main() -> None:
         )
     except KeyboardInterrupt:  # where nothing is lost and there is nothing to say
         sys.exit(130)
+
+
+def _output() -> int | None:
+    """Standard output under a number of its own, which outlives what libraries do to it; None: there is none."""
+    try:
+        return os.dup(1)
+    except OSError:
+        return None
+
+
+def _nobody_reads(pipe: int) -> bool:
+    if not hasattr(select, "poll"):  # Windows has no such pipes
+        return False
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _check_text(word: str) -> None:

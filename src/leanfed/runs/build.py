@@ -102,6 +102,11 @@ def run(
     >>> leanfed.run(leanfed.Settings(rounds=2)).rounds.height  # doctest: +SKIP
     2
     """
+    if not isinstance(settings, Settings):
+        raise SettingsError(
+            f"leanfed.run takes leanfed.Settings, not a {type(settings).__name__}. Write Settings.from_values(...) for "
+            "tables of settings, or Settings.from_toml(...) for a file."
+        )
     if out is None:
         experiment = prepare(settings, data_dir)
         with heard(experiment.given, listen, progress, notify) as hear:

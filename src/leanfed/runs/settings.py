@@ -91,6 +91,7 @@ class RunSettings(Section):
 
 
 NO_LIST = ("tuple_type", "list_type")  # how pydantic says that a value is no list
+NO_NUMBER = ("float_type", "int_type")  # and that it is no number
 NAMED: Final[Mapping[str, Registry[Any]]] = {"algorithm": ALGORITHMS, "aggregation": AGGREGATIONS}
 """Tables whose `name` says which member of a registry they set up."""
 M = TypeVar("M", bound=Section)
@@ -342,11 +343,22 @@ def json_schema() -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, values: Mapping[str, Any], source: str, text: str) -> str:
-    """The first refusals of a settings tree, one line each: a number that may also be a list is refused as a number."""
+    """The first refusals of a settings tree, one line each.
+
+    Where a number or a list may stand, a number is refused as a number, and a list as a list.
+    """
     details = error.errors()
-    others = [_location(detail) for detail in details if detail["type"] not in NO_LIST]
-    kept = [detail for detail in details if detail["type"] not in NO_LIST or _location(detail) not in others]
+    kept = [each for each in details if not _said_better(each, details)]
     return "\n".join(_explain_one(detail, values, source, text) for detail in kept[:3])
+
+
+def _said_better(detail: ErrorDetails, details: Sequence[ErrorDetails]) -> bool:
+    """Whether another refusal of the same value is of what was meant."""
+    poor = NO_NUMBER if isinstance(detail["input"], list | tuple) else NO_LIST
+    place = _location(detail)
+    return detail["type"] in poor and any(
+        other["type"] not in poor and _location(other)[: len(place)] == place for other in details
+    )
 
 
 def _location(detail: ErrorDetails) -> list[str]:
@@ -367,6 +379,11 @@ def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, t
         message = f"must be a table of settings: write [{key}] above its keys"
     if detail["type"] in NO_LIST:
         message = "must be a list: write its values in brackets, such as [1, 2]"
+    if detail["type"] in ("too_long", "too_short"):
+        limits = detail["ctx"]
+        most = limits.get("max_length")
+        count = f"at most {most}" if most is not None else f"at least {limits['min_length']}"
+        message = f"must have {count} values, not {limits['actual_length']}"
     given = "" if isinstance(detail["input"], Mapping | Section) else f" is {detail['input']!r}, but"
     end = "" if message.endswith(("?", ".")) else "."
     return f"{where}: {key}{given} {message[:1].lower()}{message[1:]}{end}"

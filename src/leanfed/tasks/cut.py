@@ -37,9 +37,10 @@ def found_cut(model: nn.Module, name: str = "the model") -> str:
     """
     parts = parts_of(model)
     if len(parts) < 2:
+        held = any(values.requires_grad for values in model.parameters())
+        why = "a single layer holds all its trainable weights" if held else "it has no trainable weights"
         raise SettingsError(
-            f"Model {name!r} has no cut: a single layer holds all its trainable weights. Put its last layer apart, as "
-            "in nn.Sequential(body, nn.Linear(...))."
+            f"Model {name!r} has no cut: {why}. Put its last layer apart, as in nn.Sequential(body, nn.Linear(...))."
         )
     return parts[-2]
 

@@ -20,6 +20,7 @@ PREFIX = "hub:"
 ADDRESS = re.compile(r"hub:(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?")
 CONVERTED = "refs/convert/parquet"  # where the hub keeps its own Parquet copy of sets in other formats
 SHARD = re.compile(r"(?P<split>.*?)(-\d+(-of-\d+)?)?")  # train-00000-of-00002
+PATIENCE_S = 20  # for the hub to say which files a set has
 PLAIN = ("", "data", "default")  # folders that name no configuration
 Splits = Mapping[str, tuple[str, ...]]
 
@@ -162,7 +163,9 @@ def _from_hub(name: str, address: Address, folder: Path) -> dict[str, tuple[Path
 def _listed(api: Any, address: Address) -> tuple[list[str], str | None]:
     """The Parquet files of a set and the revision that has them: as asked, or the hub's own converted copy."""
     for revision in (address.revision, CONVERTED):
-        files = api.list_repo_files(address.repository, repo_type="dataset", revision=revision)
+        # One question with a time limit: the hub's own listing of a tree tries five times for half a minute.
+        told = api.dataset_info(address.repository, revision=revision, timeout=PATIENCE_S)
+        files = [sibling.rfilename for sibling in told.siblings or ()]
         if parquet := [file for file in files if file.endswith(".parquet")]:
             return parquet, revision
         if address.revision is not None:

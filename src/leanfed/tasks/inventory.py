@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from leanfed.errors import DataError
+from leanfed.files import parquet_rows
 from leanfed.tasks.cache import load_samples
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource, MemorySource
 from leanfed.tasks.hub_files import files_here, hub_files, located, split_here
@@ -35,8 +36,7 @@ def _hub_rows(name: str, root: Path | None, verify: bool) -> list[dict[str, Any]
         {
             "dataset": name,
             "split": split,
-            "samples": known.rows.get(split, 0) if known else _rows_in(here.get(split, ())),
-            "here": "yes" if split in here else "no",
+            **_state(here.get(split, ()), known.rows.get(split, 0) if known else None),
             "where": str(here[split][0].parent) if split in here else address_of(name),
             "licence": licence,
         }
@@ -44,10 +44,15 @@ def _hub_rows(name: str, root: Path | None, verify: bool) -> list[dict[str, Any]
     ]
 
 
-def _rows_in(files: Iterable[Path]) -> int:
+def _state(files: Sequence[Path], known: int | None) -> dict[str, Any]:
+    """How many samples a split has, as known or else by its files, and whether it is here."""
     import polars as pl
 
-    return sum(pl.scan_parquet(file, glob=False).select(pl.len()).collect().item() for file in files)
+    try:
+        counted = sum(parquet_rows(file) for file in files) if known is None else known
+    except (pl.exceptions.PolarsError, OSError) as error:
+        return {"samples": 0, "here": f"damaged: {str(error).splitlines()[0]}"}
+    return {"samples": counted, "here": "yes" if files else "no"}
 
 
 def fetch_dataset(name: str, root: Path | None = None) -> None:

@@ -125,6 +125,8 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed % 2**63)  # torch.manual_seed also formats stacks for devices unused
         model = spec.build(classes, text or TextSettings()) if isinstance(spec, TextModelSpec) else spec.build(classes)
+        if not isinstance(model, nn.Module):
+            raise SettingsError(f"Model {name!r} is built as {model!r}, which is no nn.Module. Let build return one.")
         if lora is None:
             return model
         if isinstance(spec, TextModelSpec) and spec.encoder is None:

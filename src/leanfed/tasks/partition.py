@@ -176,6 +176,11 @@ def by_user(train: Ints, test: Ints, users: Sequence[str], settings: PartitionSe
     held, tests = (np.bincount(owners, minlength=len(users))[chosen] for owners in (train, test))
     if (held < settings.min_samples).any():
         poorest = int(held.argmin())
+        if not held[poorest]:
+            raise DataError(
+                f"User {users[chosen[poorest]]!r} has no sample for training, only for testing. Give the user both, or "
+                "leave the user out of the data."
+            )
         raise DataError(
             f"User {users[chosen[poorest]]!r} has {held[poorest]} training samples, fewer than "
             f"task.partition.min_samples = {settings.min_samples}. Lower that, or leave the user out of the data."

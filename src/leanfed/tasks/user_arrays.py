@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from leanfed.errors import DataError
 from leanfed.tasks.arrays import Array, standard_scaling
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, MemorySource, Samples, Scaling
+from leanfed.tasks.given import LARGEST, Given, checked
 from leanfed.tasks.user_splits import every_fifth
 
 if TYPE_CHECKING:
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     ArrayLike = npt.ArrayLike | Tensor
 
 Normalise = Literal["none", "standard"] | tuple[Any, Any]
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a user gave for one split, as arrays of one length."""
-
-    inputs: Array
-    labels: Array
-    users: Array | None
-
-    def __getitem__(self, rows: Array) -> Given:
-        return Given(self.inputs[rows], self.labels[rows], None if self.users is None else self.users[rows])
 
 
 def add_arrays(
@@ -65,12 +53,11 @@ def add_arrays(
     >>> DATASETS.remove("steps")
     """
     whole = _given(X, y, client, f"{name!r}")
-    if test is None or _is_mask(test, len(whole.labels)):
+    parts = _parts(test, len(whole.labels))
+    if parts is None:
         splits = divided(whole, None if test is None else _array(test, "test"))
     else:
-        given: Sequence[Any] = (test, None) if _is_dataset(test) else test  # type: ignore[assignment]
-        features, labels, users = (*given, None)[:3]
-        splits = {"train": whole, "test": _given(features, labels, users, f"The test set of {name!r}")}
+        splits = {"train": whole, "test": _given(*parts, f"the test set of {name!r}")}
     return register(name, splits, normalise=normalise, classes=classes)
 
 
@@ -91,7 +78,9 @@ def register(
     """Check both splits, and make a data set of them."""
     shape = splits["train"].inputs.shape[1:]
     for split, given in splits.items():
-        _check(given, name, split)
+        if not len(given.labels):
+            left = "training" if split == "train" else "testing"
+            raise DataError(f"{name!r} has no sample for {left}. Give more samples, or say in `test` which are for it.")
         if given.inputs.shape[1:] != shape:
             raise DataError(
                 f"The test samples of {name!r} have the shape {given.inputs.shape[1:]}, those for training {shape}. "
@@ -123,17 +112,20 @@ def _is_dataset(value: object) -> bool:
     )
 
 
-def _is_mask(test: object, rows: int) -> bool:
-    """Whether it says row by row what is for testing."""
-    if isinstance(test, tuple) or _is_dataset(test):
-        return False
-    found = _array(test, "test")
+def _parts(test: object, rows: int) -> tuple[object, object, object] | None:
+    """(X, y, client) of a test set; None where nothing is given, or a mask that says row by row what is for testing."""
+    if test is None:
+        return None
+    if _is_dataset(test):
+        return test, None, None
+    if isinstance(test, list | tuple) and len(test) in (2, 3) and all(np.ndim(part) for part in test[:2]):
+        features, labels, *users = test
+        return features, labels, users[0] if users else None
+    found = np.zeros(()) if isinstance(test, tuple) else _array(test, "test")
     if found.dtype == bool and found.shape == (rows,):
-        return True
-    raise DataError(
-        f"`test` has the shape {found.shape} and the type {found.dtype}. Give a tuple (X, y) or (X, y, client), or a "
-        f"mask of {rows} booleans."
-    )
+        return None
+    given = f"a tuple of {len(test)}" if isinstance(test, tuple) else f"of shape {found.shape} and type {found.dtype}"
+    raise DataError(f"`test` is {given}. Give (X, y) or (X, y, client), or a mask of {rows} booleans.")
 
 
 def _array(value: object, what: str) -> Array:
@@ -154,6 +146,8 @@ def _given(X: object, y: object, client: object, what: str) -> Given:
         if not _is_dataset(X):
             raise DataError(f"{what} has no labels. Give y, or a torch Dataset of (sample, label) pairs as X.")
         pairs = [X[row] for row in range(len(X))]  # type: ignore[index,arg-type]
+        if any(not isinstance(pair, list | tuple) or len(pair) != 2 for pair in pairs):
+            raise DataError(f"{what} is a Dataset whose items are no pairs. Let it give (sample, label).")
         X, y = ([_array(pair[place], what) for pair in pairs] for place in (0, 1))
     inputs, labels = _array(X, f"X of {what}"), _array(y, f"y of {what}")
     users = None if client is None else _array(client, f"client of {what}")
@@ -162,36 +156,20 @@ def _given(X: object, y: object, client: object, what: str) -> Given:
     if len(set(counts.values())) > 1 or not counts["X"]:
         told = ", ".join(f"{part} {count}" for part, count in counts.items())
         raise DataError(f"{what} must have as many labels as samples, and at least one, but has {told}. Check them.")
-    return Given(inputs, labels, users)
-
-
-def _check(given: Given, name: str, split: str) -> None:
-    """Refuse inputs that no model can compute with."""
-    inputs = given.inputs
-    if inputs.ndim < 2:
-        raise DataError(
-            f"X of {name!r} has the shape {inputs.shape}. Give (samples, ...): X.reshape(-1, 1) for one number each."
-        )
-    if inputs.dtype.kind not in "biuf":
-        raise DataError(f"X of {name!r} is of the type {inputs.dtype}. Give numbers; words first become token numbers.")
-    bad = ~np.isfinite(inputs).reshape(len(inputs), -1).all(axis=1) if inputs.dtype.kind == "f" else np.zeros(1, bool)
-    if bad.any():
-        raise DataError(
-            f"X of {name!r} has NaN or infinity in {bad.sum()} of {len(inputs)} {split} samples, first in row "
-            f"{int(bad.argmax())}. Fill the gaps, or leave these samples out."
-        )
+    return checked(inputs, labels, users, what)
 
 
 def _labels(given: Mapping[str, Array], classes: int | None, name: str) -> tuple[dict[str, Array], int, int]:
     """Labels by split as class numbers or float32, the number of classes (0: numbers), and how many numbers."""
-    every = [labels for labels in given.values() if len(labels)]
+    every = list(given.values())
     numbers = any(labels.dtype.kind == "f" for labels in every)
     for labels in every:
-        if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        if labels.dtype.kind == "f" and (np.abs(labels) > LARGEST).any():
             raise DataError(
-                f"y of {name!r} has {int((~np.isfinite(labels)).sum())} NaN or infinite labels. Fill or drop them."
+                f"y of {name!r} has {int((np.abs(labels) > LARGEST).sum())} labels that are infinite or that float32 "
+                "cannot hold. Scale them, or drop these samples."
             )
-        if labels.dtype.kind not in "biufUSO":
+        if labels.dtype.kind not in "biufUS":
             raise DataError(
                 f"y of {name!r} is of the type {labels.dtype}. Give whole numbers or words, or floats to predict."
             )
@@ -200,7 +178,7 @@ def _labels(given: Mapping[str, Array], classes: int | None, name: str) -> tuple
         return {split: labels.astype(np.float32) for split, labels in given.items()}, 0, targets
     if classes is not None:
         return {split: _in_range(labels, classes, name) for split, labels in given.items()}, classes, 0
-    known = sorted({value for labels in every for value in np.unique(labels).tolist()})
+    known = _in_order(every, f"y of {name!r}")
     if len(known) < 2:
         raise DataError(
             f"y of {name!r} holds one class only, {known}. Give at least two, or numbers to predict as floats."
@@ -211,6 +189,8 @@ def _labels(given: Mapping[str, Array], classes: int | None, name: str) -> tuple
 
 def _in_range(labels: Array, classes: int, name: str) -> Array:
     """Labels that must be whole numbers from 0 to classes - 1."""
+    if not isinstance(classes, int | np.integer) or classes < 2:
+        raise DataError(f"classes is {classes!r}, but must be a whole number from 2 on. Leave it out to count them.")
     try:
         whole = labels.astype(np.int64)
     except (ValueError, TypeError) as error:
@@ -226,6 +206,16 @@ def _in_range(labels: Array, classes: int, name: str) -> Array:
     return whole
 
 
+def _in_order(given: Iterable[Array], what: str) -> list[Any]:
+    """All values that occur, sorted; words in one split and numbers in the other are refused."""
+    try:
+        return sorted({value for values in given for value in np.unique(values).tolist()})
+    except TypeError as error:
+        raise DataError(
+            f"{what} holds words in one of the training and test sets and numbers in the other. Give both alike."
+        ) from error
+
+
 def _users(
     given: Mapping[str, Array | None], name: str
 ) -> tuple[dict[str, npt.NDArray[np.int64] | None], tuple[str, ...]]:
@@ -237,7 +227,7 @@ def _users(
         raise DataError(
             f"{name!r} names the users of some samples, but not of the {missing[0]} set. Give test=(X, y, client)."
         )
-    known = sorted({value for users in found.values() for value in np.unique(users).tolist()})
+    known = _in_order(found.values(), f"client of {name!r}")
     places = np.array(known)
     numbers = {split: np.searchsorted(places, users).astype(np.int64) for split, users in found.items()}
     return {split: numbers[split] for split in given}, tuple(str(value) for value in known)
@@ -260,9 +250,13 @@ def _scaling(normalise: Normalise, inputs: Array) -> Scaling | None:
                 f"normalise is {normalise!r}, but must be 'none', 'standard' or (mean, deviation). Choose one."
             )
         return standard_scaling(inputs) if normalise == "standard" else None
-    mean, deviation = (np.atleast_1d(np.asarray(part, dtype=np.float32)) for part in normalise)
     channels = inputs.shape[1]
-    if any(part.shape not in ((1,), (channels,)) for part in (mean, deviation)) or not (deviation > 0).all():
+    try:
+        mean, deviation = (np.atleast_1d(np.asarray(part, dtype=np.float32)) for part in normalise)
+        fits = all(part.shape in ((1,), (channels,)) and np.isfinite(part).all() for part in (mean, deviation))
+    except (TypeError, ValueError):
+        fits = False
+    if not fits or not (deviation > 0).all():
         raise DataError(
             f"normalise = {normalise!r} must be (mean, deviation) with one number or {channels} each, and deviations "
             "above zero. Correct it."

@@ -18,7 +18,8 @@ from leanfed.files import check_file, explained, parquet_table, sha256_of
 from leanfed.records import Ints
 from leanfed.tasks.cache import Samples, join_texts, local_samples, open_picture
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, LocalSource
-from leanfed.tasks.user_arrays import Given, Normalise, divided, register
+from leanfed.tasks.given import Given, checked
+from leanfed.tasks.user_arrays import Normalise, divided, register
 from leanfed.tasks.user_splits import every_fifth
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ def add_parquet(
     columns = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     files = {"train": _files(file), **({} if test is None else {"test": _files(test)})}
     named = (*columns, label, *(() if client is None else (client,)))
+    if twice := [column for column in named if named.count(column) > 1]:
+        raise DataError(f"Column {twice[0]!r} is named twice among inputs, label and client. Name each column once.")
     tables = {split: read_parquet(paths, named) for split, paths in files.items()}
     if characters:
         tables = _numbered(tables, columns[0], files["train"][0])
@@ -161,10 +164,13 @@ def _add_encoded(
 ) -> DatasetSpec:
     """Register columns of images, brought to a form, or of texts."""
     file, apart = files["train"][0], len(files) == 2
+    for split, table in tables.items():
+        for column in (*columns, label, *([client] if client else [])):
+            _without_gaps(table[column], f"Column {column!r} of {files[split][0]}")
     given = {value for table in tables.values() for value in table[label]}
-    classes = sorted(given - {None})
-    if len(classes) < 2 or None in given:
-        raise DataError(f"Column {label!r} of {file} must hold at least two classes and no gaps, but has {given}.")
+    classes = sorted(given)
+    if len(classes) < 2:
+        raise DataError(f"Column {label!r} of {file} must hold at least two classes, but has {classes}. Name another.")
     labels = {split: _numbers(table[label].to_list(), classes) for split, table in tables.items()}
     known = sorted({str(value) for table in tables.values() for value in table[client]}) if client else []
     users = {split: _numbers([str(u) for u in tables[split][client]], known) for split in tables} if client else {}
@@ -204,20 +210,27 @@ def columns_as_arrays(
         shapes = ", ".join(f"{column!r} {part.shape[1:]}" for column, part in zip(columns, parts, strict=True))
         raise DataError(f"The columns of {file} have different lengths: {shapes}. Name columns of one length.")
     inputs = parts[0] if len(parts) == 1 and parts[0].ndim > 1 else np.stack(parts, axis=1)
-    users = None if client is None else table[client].to_numpy()
-    return Given(inputs, _stacked(table[label], f"Column {label!r} of {file}"), users)
+    users = None if client is None else _without_gaps(table[client], f"Column {client!r} of {file}").to_numpy()
+    return checked(inputs, _stacked(table[label], f"Column {label!r} of {file}"), users, str(file))
+
+
+def _without_gaps(column: polars.Series, what: str) -> polars.Series:
+    if column.null_count():
+        raise DataError(
+            f"{what} has {column.null_count()} gaps in {len(column)} rows. Fill them, or leave these rows out."
+        )
+    return column
 
 
 def _stacked(column: polars.Series, what: str) -> npt.NDArray[Any]:
     """A column as an array; lists must be of one length."""
     import polars as pl
 
-    if column.null_count():
-        raise DataError(
-            f"{what} has {column.null_count()} gaps in {len(column)} rows. Fill them, or leave these rows out."
-        )
+    column = _without_gaps(column, what)
     if isinstance(column.dtype, pl.Array):
         column = column.arr.to_list()
+    if column.dtype.is_decimal():
+        column = column.cast(pl.Float64)
     if isinstance(column.dtype, pl.List):
         lengths = column.list.len()
         if lengths.n_unique() != 1 or not lengths[0]:

@@ -45,6 +45,10 @@ def read(tmp_path: Path, text: str, *changes: str) -> Settings:
             "[task.partition]\nkind = 'class'",
             r"s\.toml:1: task.partition a 'class' partition needs 'classes_per_client'",
         ),
+        (
+            "[radio.fleet]\nbandwidth_hz = [1e6, 2e6, 3e6]",
+            r"bandwidth_hz is \[.*\], but must have at most 2 values, not 3",
+        ),
         ("rounds = 0", r"s\.toml:1: rounds is 0, but input should be greater than or equal to 1"),
         ("rounds = ", r"s\.toml is not valid TOML: Invalid value"),
         ("rounds = true", r"s\.toml:1: rounds is True, but must be a number; true is none\."),

@@ -142,6 +142,19 @@ def test_lists_of_different_lengths_and_gaps_are_explained(tmp_path: Path) -> No
         leanfed.add_parquet("t", tmp_path / "t.parquet", inputs="x")
     with pytest.raises(DataError, match="1 gaps in 2 rows"):
         leanfed.add_parquet("t", tmp_path / "t.parquet", inputs="g")
+    pl.DataFrame({"x": ["a", None], "y": [0.5, 1.0], "label": [0, 1], "who": ["a", None]}).write_parquet(
+        tmp_path / "t.parquet"
+    )
+    for given in ({"inputs": "x"}, {"inputs": "y", "client": "who"}):
+        with pytest.raises(DataError, match="1 gaps in 2 rows"):
+            leanfed.add_parquet("t", tmp_path / "t.parquet", **given)
+    pl.DataFrame({"x": [], "label": []}, schema={"x": pl.Float64, "label": pl.Int64}).write_parquet(
+        tmp_path / "t.parquet"
+    )
+    with pytest.raises(DataError, match="'label' is named twice"):
+        leanfed.add_parquet("t", tmp_path / "t.parquet", inputs=["x", "label"])
+    with pytest.raises(DataError, match="has no samples"):
+        leanfed.add_parquet("t", tmp_path / "t.parquet", inputs="x")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +165,26 @@ def test_lists_of_different_lengths_and_gaps_are_explained(tmp_path: Path) -> No
         ({"X": np.where(X == 6, np.nan, X)}, "NaN or infinity in 1 of .* row 3"),
         ({"y": Y, "classes": 4}, "whole numbers from 0 to 3 .classes = 4., but holds 5"),
         ({"y": -Y, "classes": 9}, "but holds -3"),
-        ({"y": np.where(Y == 3, np.nan, 1.0)}, "NaN or infinite labels"),
+        ({"y": np.where(Y == 3, np.nan, 1.0)}, "y of 'mine' has NaN in .* Fill the gaps"),
+        ({"y": np.where(Y == 3, 1e300, 1.0)}, "float32 cannot hold"),
+        ({"y": np.array([None, *Y[1:]], dtype=object)}, "None or NaN in 1 of 12 samples, first in row 0"),
+        ({"y": np.array(["a", *Y[1:]], dtype=object)}, "holds numbers, words. Give words only, or numbers only"),
+        ({"y": Y.astype(complex)}, "type complex128"),
+        ({"y": Y, "classes": 1}, "classes is 1, but must be a whole number from 2 on"),
+        ({"y": Y, "test": (X, Y.astype(str))}, "words in one of the training and test sets"),
+        ({"X": X[:0], "y": Y[:0]}, "at least one, but has X 0, y 0"),
+        ({"X": X[:, :0]}, "samples without a value"),
+        ({"X": X * 1e300}, "float32 cannot hold in 12 of 12"),
+        ({"X": np.full((12, 2), 2**64 - 1, dtype=np.uint64)}, "int64 cannot hold"),
+        ({"X": X.astype(object)}, r"type object.*X\.astype\(float\)"),
+        ({"X": np.array([[1.0], [1.0, 2.0]] * 6, dtype=object)}, "rows of one length"),
+        ({"client": [None, *WHOSE[1:]]}, "client of 'mine' has None or NaN in 1 of 12"),
+        ({"client": np.stack([Y, Y], 1)}, "one name or number for each sample"),
+        ({"client": WHOSE, "test": (X, Y, np.arange(12))}, "words in one of the training and test sets"),
+        ({"test": np.zeros(12, dtype=bool)}, "no sample for testing"),
+        ({"test": np.ones(12, dtype=bool)}, "no sample for training"),
+        ({"test": (X,)}, "`test` is a tuple of 1"),
+        ({"normalise": 5}, r"must be \(mean, deviation\)"),
         ({"y": np.zeros(12, dtype=int)}, "one class only"),
         ({"X": X[:, 0]}, r"reshape\(-1, 1\)"),
         ({"X": X.astype(str)}, "Give numbers"),
@@ -177,6 +209,9 @@ def test_users_and_models_that_do_not_fit_are_explained() -> None:
     mlp(2)
     with pytest.raises(DataError, match="User 'b' has no sample left for testing"):
         task_of(partition={"kind": "column", "min_samples": 1})
+    leanfed.add_arrays("newcomer", X, Y, client=WHOSE, test=(X, Y, ["c", *WHOSE[1:]]))
+    with pytest.raises(DataError, match="User 'c' has no sample for training, only for testing"):
+        task_of(dataset="newcomer", partition={"kind": "column", "min_samples": 1})
     with pytest.raises(DataError, match=r"User 'b' has 5 training samples, fewer than .*min_samples = 6"):
         task_of(partition={"kind": "column", "min_samples": 6})
     with pytest.raises(DataError, match="clients = 3 is more than the 2 users"):
@@ -196,5 +231,11 @@ def test_users_and_models_that_do_not_fit_are_explained() -> None:
     leanfed.add_model("uncut", lambda n: nn.Linear(2, n))
     with pytest.raises(SettingsError, match="'uncut' has no cut: a single layer holds all its trainable weights"):
         task_of(model="uncut")
+    leanfed.add_model("empty", lambda n: nn.Flatten())
+    with pytest.raises(SettingsError, match="'empty' has no cut: it has no trainable weights"):
+        task_of(model="empty")
+    leanfed.add_model("no module", lambda n: 5)
+    with pytest.raises(SettingsError, match="built as 5, which is no nn.Module"):
+        task_of(model="no module")
     with pytest.raises(SettingsError, match="takes inputs of shape .1, 32, 32., but 'mine' has .2,."):
         task_of(model="lenet5")

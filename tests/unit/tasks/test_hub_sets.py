@@ -193,9 +193,9 @@ class Served(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.asked.append(f"{self.headers.get('Authorization', '')} {path}")
         for revision, files in self.files.items():
-            if path == f"/api/datasets/some/far/tree/{revision}":
-                listed = [{"type": "file", "path": f, "size": len(c), "oid": "0" * 40} for f, c in files.items()]
-                return self._send(json.dumps(listed).encode(), "application/json", body)
+            if path == "/api/datasets/some/far" + ("" if revision == "main" else f"/revision/{revision}"):
+                told = {"id": "some/far", "siblings": [{"rfilename": file} for file in files]}
+                return self._send(json.dumps(told).encode(), "application/json", body)
             for file, content in files.items():
                 if path == f"/datasets/some/far/resolve/{revision}/{file}":
                     return self._send(content, "application/octet-stream", body)
@@ -314,3 +314,17 @@ def test_a_name_that_the_hub_does_not_know_is_said_to_be_unknown(served: Any) ->
     served({})
     with pytest.raises(DataError, match=r"'hub:some/other' is neither in .* \(.*\). Check the name"):
         hub_files("hub:some/other")
+
+
+def test_the_inventory_says_which_files_are_damaged_even_where_polars_panics(tmp_path: Path) -> None:
+    """Of this table polars 2.1 panics over the byte 492; every damaged byte is a row of the table, no end of it."""
+    whole = encoded(pl.DataFrame({"x": [1.0, 2.0], "label": [0, 1]}))
+    file = tmp_path / "root" / "some" / "near" / "train.parquet"
+    file.parent.mkdir(parents=True)
+    seen = set()
+    for place in range(480, 500):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        (row,) = inventory(tmp_path / "root", ["hub:some/near"])
+        seen.add(row["here"].partition(":")[0])
+    assert "damaged" in seen
+    assert seen <= {"damaged", "yes"}
