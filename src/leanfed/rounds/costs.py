@@ -21,12 +21,14 @@ from leanfed.rounds.world import World
 from leanfed.wireless import cost
 from leanfed.wireless.fleet import Fleet, FleetSettings, FleetState, SampledFleet
 from leanfed.wireless.fleet_file import read_fleet
+from leanfed.wireless.masking import MaskedSum
 from leanfed.wireless.payload import dense_bits, exact_bits, mask_bits, paper_bits
 from leanfed.wireless.round_cost import RoundCost, Workload, round_cost
 
 OVER_CLIENTS: Final[dict[str, Callable[[Floats], Any]]] = {"sum": np.sum, "max": np.max, "mean": np.mean}
 
-SINCE: Final = {"computation", "values", "broadcast", "k_down", "values_down"}  # keys that version 0.1.0 did not have
+# Keys that version 0.1.0 did not have.
+SINCE: Final = {"computation", "values", "broadcast", "k_down", "values_down", "masked_sum", "mask_neighbours"}
 LONGEST_S, MOST_J = 1e9, 1e12  # of one device in one round, 30 years: beyond them a link counts as dead
 
 
@@ -60,6 +62,12 @@ class RadioSettings(Section):
     """Share of the entries that a difference holds."""
     values_down: Literal["float32", "float16", "bfloat16", "log8", "log4", "sign"] = "log8"
     """What the values of a difference travel as."""
+    masked_sum: bool = False
+    """Charge for sums of masked uploads (secure aggregation), of which the server sees the total alone: longer values,
+    keys, shares and the computation of masks. Values are charged as whole numbers of their bits; what is learned does
+    not change. Needs uploads whose entries are the same for all: dense ones, or sparsify.select = "common"."""
+    mask_neighbours: int | None = Field(default=None, ge=1, le=1_000_000)
+    """With masked_sum: how many others a client shares masks with (SecAgg+); None: all of the round (SecAgg)."""
     wire: bool = False
     """Send every update through the real codec and measure its bytes."""
 
@@ -80,6 +88,11 @@ class RadioSettings(Section):
     def _the_codec_has_no_64_bit_values(self) -> RadioSettings:
         if self.wire and self.value_bits == 64 and self.values is None:
             raise ValueError("wire = true sends 32- or 16-bit values; set value_bits = 32 or 16")
+        if self.masked_sum and (self.wire or self.values in ("log8", "log4", "sign")):
+            raise ValueError(
+                "masked_sum adds up whole numbers, which the codec (wire = true) and the logarithmic values log8, log4 "
+                "and sign are not; set wire = false and values = 'float32', 'float16' or 'bfloat16', or leave them out"
+            )
         if self.values is not None and self.value_bits not in (32, self.bits):
             raise ValueError(
                 f"value_bits = {self.value_bits}, but values = '{self.values}' have {self.bits}; leave value_bits out"
@@ -198,6 +211,7 @@ class Accountant:
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
             download_bits=broadcast_bits(self.world, radio, plan.round) if plan.participants else 0.0,
+            more_cycles=masks(radio, outcome.entries).cycles(outcome.entries) if radio.masked_sum else 0.0,
         )
         state = of_participants(self.fleet.state(plan.round), plan.participants)
         cost = round_cost(state, workload, plan.share, downlink=self.settings.downlink)
@@ -274,6 +288,9 @@ def upload_bits(world: World, radio: RadioSettings, entries: Ints) -> tuple[Floa
     The paper's S is for values with positions; uploads without positions have the same count in both.
     """
     form, size, beside = world.algorithm.upload_form, world.vector_size, radio.float_bits * world.statistics_size
+    if radio.masked_sum:
+        bits = masks(radio, entries).sent_bits(entries) + beside
+        return bits, bits
     if form == "mask":
         bits = np.asarray(mask_bits(entries)) + beside
         return bits, bits
@@ -285,6 +302,11 @@ def upload_bits(world: World, radio: RadioSettings, entries: Ints) -> tuple[Floa
     if form == "dense":
         return exact, exact
     return exact, paper_bits(size, entries / size, value_bits=radio.bits) + more
+
+
+def masks(radio: RadioSettings, entries: Ints) -> MaskedSum:
+    """The masked sum of a round with these uploads; who sends nothing has no part in it."""
+    return MaskedSum.of(int(np.count_nonzero(entries)), radio.mask_neighbours, radio.bits)
 
 
 def broadcast_bits(world: World, radio: RadioSettings, number: int) -> float:

@@ -214,6 +214,28 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _masked_sums_are_of_the_same_entries(self) -> Settings:
+        if not self.radio.masked_sum:
+            return self
+        refusals = {
+            "uploads must hold the same entries for all, but each client chooses its own; set "
+            "algorithm.sparsify.select = 'common', or algorithm.k = 1": (
+                self.algorithm.upload_form not in ("dense", "common")
+            ),
+            "the server sees no single uploads; set aggregation.name = 'mean'": self.aggregation.single_uploads,
+            "a pace is planned without what masks cost; set allocation.wait = 'all' or 'fastest'": (
+                self.allocation.wait == "pace"
+            ),
+            "the statistics of shared layers would travel without a mask; set task.statistics = 'private'": (
+                self.task.statistics == "shared"
+            ),
+        }
+        for reason, broken in refusals.items():
+            if broken:
+                raise ValueError(f"radio.masked_sum = true: {reason}")
+        return self
+
+    @model_validator(mode="after")
     def _a_plan_has_no_room_for_statistics(self) -> Settings:
         if self.allocation.rule == "joint" and self.task.statistics == "shared":
             raise ValueError(

@@ -23,6 +23,7 @@ class Workload:
     samples: Array  # batch size x local steps
     cycles_per_sample: float  # C, for the whole model
     download_bits: float = 0.0  # size of the one broadcast
+    more_cycles: Array | float = 0.0  # beside the model's, such as those of masks
 
     @property
     def participants(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -116,7 +117,8 @@ def round_cost(
 
 
 def _cycles(workload: Workload) -> Array:
-    return cost.computation_cycles(workload.samples, workload.cycles_per_sample, workload.computed_share)
+    learning = cost.computation_cycles(workload.samples, workload.cycles_per_sample, workload.computed_share)
+    return np.asarray(learning + workload.more_cycles)
 
 
 def _downlink_latency(state: FleetState, workload: Workload) -> Array:

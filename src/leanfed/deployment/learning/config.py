@@ -153,6 +153,11 @@ def read_settings(text: str) -> Settings:
             "[privacy] and [adversary] are for simulations: a fleet's server adds no noise, and its nodes are "
             "what they are. Leave them out."
         )
+    if settings.radio.masked_sum:
+        raise SettingsError(
+            "radio.masked_sum is a cost of simulations: a fleet's nodes send their updates unmasked, over TLS, to the "
+            "server they trust. Set it to false."
+        )
     if settings.radio.value_bits == 64 and settings.radio.values is None:
         raise SettingsError("radio.value_bits = 64, but updates travel with 32- or 16-bit values. Set one of those.")
     return settings
