@@ -254,3 +254,12 @@ def test_bad_addresses_exit_with_2(leanfed: Leanfed, tmp_path: Path) -> None:
 def test_a_served_folder_may_be_one_run(finished: Path) -> None:
     assert list(find_run_folders(finished / "deep/done")) == ["done"]
     assert list(find_run_folders(finished)) == ["broken", "deep/done"]
+
+
+def test_prometheus_can_scrape_the_runs(finished: Path) -> None:
+    with talking(finished) as client:
+        answer = client.get("/metrics")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert 'leanfed_run_readable{run="broken"} 0.0' in answer.text
+        assert 'leanfed_round_accuracy{run="deep/done"}' in answer.text

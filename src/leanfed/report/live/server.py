@@ -24,6 +24,7 @@ from leanfed.errors import InputError, LeanfedError
 from leanfed.files import parse_json
 from leanfed.report.data import report_data
 from leanfed.report.live.board import Board
+from leanfed.report.live.metrics import Metrics
 from leanfed.report.live.starting import RefusedError, Wanted, checked_settings, form_fields
 from leanfed.report.live.web_access import Guard, Rules
 from leanfed.report.packing import script_json
@@ -38,6 +39,7 @@ MOST_COMPARED = 20  # runs on one page
 SIGN_OF_LIFE_S = 15.0  # interval of empty lines that keep the connection open
 KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 PLOTTING = "plotly.min.js"
+METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 SCRIPTS = {  # page -> the scripts that it loads, in order
     "runs": ("core.js", "serve.js", "live_state.js", "runs.js"),
     "planner": (
@@ -57,6 +59,7 @@ class Pages:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.closing = False  # ends the open event streams
+        self.gauges = Metrics(board)
 
     def routes(self) -> list[Route]:
         """The routes of all pages and actions."""
@@ -74,6 +77,7 @@ class Pages:
             Route("/resume/{name:path}", self.resume, methods=["POST"]),
             Route("/api/plan", self.plan, methods=["POST"]),
             Route("/api/curves", self.curves, methods=["POST"]),
+            Route("/metrics", self.metrics),
             Route("/static/{name}", static_file),
         ]
 
@@ -126,6 +130,10 @@ class Pages:
     def data(self, request: Request) -> Response:
         """The current data of a run's page; null before its first round has ended."""
         return JSONResponse(self.board.data(*self._asked(request)), headers={"Cache-Control": "no-store"})
+
+    def metrics(self, request: Request) -> Response:
+        """What all runs measure, for Prometheus."""
+        return Response(self.gauges.text(), media_type=METRICS_TYPE)
 
     async def all_events(self, request: Request) -> Response:
         """The rows of the list, whenever one of them changes."""
