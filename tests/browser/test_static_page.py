@@ -16,6 +16,7 @@ from playwright.sync_api import Browser
 
 from leanfed.report.page import build_report
 from tests.browser.conftest import CLIENTS, Open, Watched, watch
+from tests.unit.report.folders import write_run
 
 FIGURES = {"accuracy", "bits", "clients", "time", "heat", "cell", "energy", "labels", "solver"}
 MARKUP = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script><b>bold</b>&amp;'
@@ -219,6 +220,30 @@ def test_markup_in_names_and_settings_is_shown_as_text(runs: Path, tmp_path: Pat
     assert legend.text_content() == MARKUP
     assert legend.locator("b").count() == 0
     assert page.locator("#command").text_content() == MARKUP
+
+
+def test_a_chosen_cut_is_shown_beside_the_others(tmp_path: Path, open_page: Open) -> None:
+    cut = {
+        "layer": "conv2",
+        "shared": 2572,
+        "private": 59134,
+        "seconds": 0.5,
+        "joules": 1.8,
+        "gain": None,
+        "refused": None,
+    }
+    table = {
+        "chosen": "conv2",
+        "why": "by cost, from conv3",
+        "cuts": [cut, {**cut, "layer": "fc1", "refused": "no units"}],
+    }
+    folder = write_run(tmp_path / "auto")
+    (folder / "cuts.json").write_text(json.dumps(table))
+    build_report([folder], tmp_path / "page.html")
+    shown = open_page(tmp_path / "page.html").page.locator("#settings [aria-label='Table: cuts'] tbody tr")
+    cells = [row.locator("td").all_inner_texts() for row in shown.all()]
+    assert cells[0] == ["conv2", "2,572", "59,134", "0.5", "1.8", "–", "chosen"]
+    assert cells[1][-1] == "no units"
 
 
 def test_a_real_fleets_page_shows_prediction_and_measurement(

@@ -39,7 +39,8 @@ def test_a_fleet_of_processes_equals_the_simulator_among_strangers(tmp_path: Pat
     with local_fleet(tmp_path, NODES) as fleet:
         start_a_foreign_app(fleet)
         settings = fleet.settings(ROUNDS)  # six classes each cover the ten digits
-        settings.write_text(settings.read_text().replace("classes_per_client = 3", "classes_per_client = 6"))
+        text = settings.read_text().replace("classes_per_client = 3", "classes_per_client = 6")
+        settings.write_text(f'{text}\n[task]\nsplit = "auto"\n')
         fleet.run(settings, out, "deadline-s=240", "join-s=280")
         join_with_an_edited_number(fleet)
         call_with_a_key_of_another_fleet(fleet)
@@ -56,6 +57,8 @@ def test_a_fleet_of_processes_equals_the_simulator_among_strangers(tmp_path: Pat
     for name in ("train_loss", "loss", "accuracy"):
         assert here[name].to_list() == pytest.approx(there[name].to_list(), abs=1e-6)
     assert here["participants"].to_list() == [NODES] * ROUNDS
+    splits = [RunFolder(folder).read_settings()["task"]["split"] for folder in (out, tmp_path / "simulated")]
+    assert splits[0] == splits[1] != "auto"  # chosen before any node was asked
     assert here["refused"].sum() == 0
     tested = [RunFolder(folder).read_table("evaluations") for folder in (out, tmp_path / "simulated")]
     assert_frame_equal(*tested, abs_tol=1e-6)

@@ -276,3 +276,31 @@ def test_the_page_lists_every_field() -> None:
 def test_the_theory_settings_of_the_page_are_settings(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(blocks("toml")[0])
     assert Settings.from_toml(tmp_path / "run.toml").theory.every == 10
+
+
+def test_every_cut_is_shown_with_the_one_that_is_chosen(leanfed: Leanfed, settings_file: Path) -> None:
+    told = json.loads(leanfed("plan", "--cuts", settings_file, "--json").stdout)
+    assert list(told) == ["asked", "chosen", "own", "why", "cuts"]
+    assert [cut["shared"] for cut in told["cuts"]] == [156, 2_572, 50_692, 60_856]
+    assert all(cut["seconds"] > 0 and cut["joules"] > 0 and 0 <= cut["gain"] <= 1 for cut in told["cuts"])
+    shown = leanfed("plan", "--cuts", settings_file)
+    assert f"cut after {told['chosen']}, {told['why']}" in shown.stdout
+    (row,) = [line for line in shown.stdout.splitlines() if line.startswith("conv2")]
+    assert "2,572" in row
+    assert "14.1%" in row  # of the multiply-adds are the head's
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--set", "algorithm={name='fedavg'}"], "shares the same part wherever the model is cut"),
+        (["--set", "task.split=auto:seconds"], "no cut is chosen by 'seconds'"),
+        (["--fleet", "paper"], "--cuts plans for a settings file"),
+    ],
+)
+def test_cuts_that_cannot_be_chosen_are_refused(
+    leanfed: Leanfed, settings_file: Path, arguments: list[str], says: str
+) -> None:
+    done = leanfed("plan", "--cuts", settings_file, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr

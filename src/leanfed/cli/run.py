@@ -85,6 +85,8 @@ def _run_alone(settings: Settings, out: Path, data_dir: Path | None, text: str |
     _say_notes(settings)
     with round_progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
         done = run_settings(settings, out, data_dir=data_dir, given=text, listen=listen, notify=_note)
+    if settings.task.chooses_cut:
+        _note(f"task.split = {settings.task.split!r} was {done.settings.task.split!r}; {out / 'cuts.json'} says why.")
     show_summary(done.summary, out, as_json)
 
 

@@ -15,7 +15,7 @@ from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.world import World
-from leanfed.streams import stream
+from leanfed.streams import stream, stream_seed
 from leanfed.tasks.chain import operations_on
 from leanfed.tasks.split import FlatModel, Split
 from leanfed.tasks.task import Task, draw_rows
@@ -65,19 +65,16 @@ def choose(cuts: Sequence[Cut], own: str, by: str) -> tuple[str, str]:
     By cost it goes to the next smaller shared part while that saves a fifth of a round's seconds at equal work; by gain
     to the next larger one while clients are alike in the layers that it adds: n*/n is a half or more.
     """
-    open_to = [cut for cut in cuts if cut.refused is None]
-    before = [cut.layer for cut in cuts[: 1 + [cut.layer for cut in cuts].index(own)] if cut.refused is None]
-    layers = [cut.layer for cut in open_to]
-    place = layers.index(before[-1]) if before else 0
-    way, begin = (-1 if by == "cost" else 1), open_to[place]
-    while 0 <= place + way < len(open_to):
-        if not _pays(open_to[place], open_to[place + way], by):
-            break
+    taken = [cut for cut in cuts if cut.refused is None]
+    up_to_own = list(cuts[: 1 + [cut.layer for cut in cuts].index(own)])
+    place = max(0, sum(cut.refused is None for cut in up_to_own) - 1)
+    way, begin = (-1 if by == "cost" else 1), taken[place]
+    while 0 <= place + way < len(taken) and _pays(taken[place], taken[place + way], by):
         place += way
-    end = open_to[place]
+    end = taken[place]
     words = _words(begin, end, by)
-    if 0 <= place + way < len(open_to):
-        words += f"; {_words(end, open_to[place + way], by, stays=True)}"
+    if 0 <= place + way < len(taken):
+        words += f"; {_words(end, taken[place + way], by, stays=True)}"
     return end.layer, f"by {by}, from {begin.layer}: {words}"
 
 
@@ -168,7 +165,8 @@ def with_gains(cuts: Sequence[Cut], splits: Sequence[Split], task: Task, batch_s
     sizes = [sum(shapes[name].numel() for name in part) for part in (*parts, rest)]
     model = FlatModel(task.new_model("base"), Split({name: shapes[name] for name in order}, {}), loss=task.loss.compute)
     clients = _probed(task)
-    with one_thread():
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stream_seed(task.seed, "cut") % 2**63)  # for models that drop out
         found = agreement(_pairs(model, task, clients, batch_size), sizes)
     gains = found.worth_sharing(batch_size, float(task.partition.sizes[clients].mean()))
     return [replace(cut, gain=float(gain)) for cut, gain in zip(cuts, gains, strict=False)]

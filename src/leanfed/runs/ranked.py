@@ -147,15 +147,18 @@ def _prepared(ranks: Ranks, settings: Settings, out: Path, data_dir: Path | None
     """The experiment, once every rank has it and all have the same data; what cannot be spread is refused here."""
     built: list[Experiment] = []
 
-    def build() -> str:
+    def build() -> tuple[str, str | None]:
         check_trackers(settings.run.track)
         built.append(prepare(settings, data_dir, scratch=out))
         engine_of(settings, built[0].world, ranks)
-        return fingerprint(built[0].world.task)
+        return fingerprint(built[0].world.task), built[0].settings.task.split
 
     prints = ranks.agree(build)
     for rank, found in enumerate(prints):
-        if found != prints[0]:
+        if found[0] == prints[0][0] and found[1] != prints[0][1]:
+            words = f"Rank {rank} would cut the model after {found[1]!r}, rank 0 after {prints[0][1]!r}: they round "
+            raise _on_all(ranks, f"{words}differently. Name the layer in task.split.")
+        if found[0] != prints[0][0]:
             error = DataError(
                 f"Rank {rank} has other data than rank 0, or another split of it. Give all ranks the same data "
                 "(--data-dir or LEANFED_DATA)."
