@@ -118,7 +118,36 @@ def noise_for(accountant: Accountant, sampling: float, epsilon: float, rounds: i
             f"The accountant {accountant!r} finds no noise that keeps privacy.epsilon = {epsilon:g} at privacy.delta = "
             f"{delta:g}. Raise one of the two, or choose another accountant."
         )
+    if accountant == "pld":
+        return _pld_noise(sampling, epsilon, rounds, delta)
     return _root(lambda noise: epsilon_of(accountant, sampling, noise, rounds, delta) <= epsilon, 1.0)
+
+
+def _pld_noise(sampling: float, epsilon: float, rounds: int, delta: float) -> float:
+    """`noise_for` by the accountant `pld`, so that 99.9 % of the budget are used: one evaluation takes a second.
+
+    The looser bound of `rdp` asks for more noise, so the answer lies below its own. Between the two the Illinois rule
+    on logarithms, along which epsilon is nearly straight, needs a handful of evaluations.
+    """
+
+    def excess(noise: float) -> float:
+        return math.log(pld_epsilon(sampling, noise, rounds, delta) / epsilon)
+
+    low, high = LEAST_PLD_NOISE, max(LEAST_PLD_NOISE, noise_for("rdp", sampling, epsilon, rounds, delta))
+    over = excess(low)
+    if over <= 0.0:
+        return low
+    while (under := excess(high)) > 0.0:  # pld rounds up
+        high *= 1.1
+    while under < -1e-3 and high > 1.00001 * low:
+        part = (over + 5e-4) / (over - under)  # aims a little within the budget
+        middle = low * (high / low) ** min(max(part, 0.02), 0.98)
+        found = excess(middle)
+        if found > 0.0:
+            low, over, under = middle, found, under / 2
+        else:
+            high, under, over = middle, found, over / 2
+    return high
 
 
 def rounds_within(

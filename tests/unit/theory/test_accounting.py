@@ -82,3 +82,16 @@ def test_limits() -> None:
     assert gaussian_epsilon(1.0, 0, 1e-5) == rdp_epsilon(0.1, 1.0, 0, 1e-5) == 0.0
     assert gaussian_epsilon(1e9, 1, 1e-5) == 0.0
     assert math.isfinite(gaussian_epsilon(0.01, 1000, 1e-9))  # far in the tails
+
+
+def test_a_budget_of_losses_is_met_from_below_with_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[float] = []
+
+    def counted(*given: float) -> float:
+        spent.append(pld_epsilon(*given))
+        return spent[-1]
+
+    monkeypatch.setattr("leanfed.theory.accounting.pld_epsilon", counted)
+    noise = noise_for("pld", 1.0, 4.0, 20, 1e-3)
+    assert 0.998 * 4.0 <= pld_epsilon(1.0, noise, 20, 1e-3) <= 4.0
+    assert len(spent) <= 14
