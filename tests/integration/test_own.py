@@ -171,7 +171,7 @@ def test_the_command_line_imports_a_file(leanfed: Leanfed, rows: Path, tmp_path:
     [
         ({"picture": [b"x"], "label": [0]}, "at least two classes"),
         ({"image": [b"x", b"y"], "label": [0, 1]}, "no column 'picture'"),
-        ({"picture": [b"x", b"y"], "label": [0, None]}, "no gaps"),
+        ({"picture": [b"x", b"y"], "label": [0, None]}, "gaps in"),
         ({"picture": [b"x", b"y"], "label": [0, 1]}, "Row 0 of .* not a readable picture"),
     ],
 )

@@ -30,6 +30,12 @@ def largest(magnitudes: npt.NDArray[np.float32], count: int) -> Ints:
     return np.flatnonzero(kept)
 
 
+def load_kernels(size: int) -> None:
+    """Load what `largest` needs for so many entries; their compiler takes a second to load, most of it Python's own."""
+    if size >= LARGE:
+        largest(np.zeros(LARGE, dtype=np.float32), 1)
+
+
 def drawn(size: int, count: int, rng: np.random.Generator) -> Ints:
     """Positions of `count` entries drawn uniformly without replacement, increasing.
 

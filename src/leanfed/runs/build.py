@@ -229,10 +229,15 @@ def resume(
             return finished(experiment, folder, *play_in_folder(experiment, folder, hear, notify))
 
 
-def prepare(settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None) -> Experiment:
-    """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused."""
+def prepare(
+    settings: Settings, data_dir: str | Path | None = None, *, scratch: Path | None = None, sketched: bool = False
+) -> Experiment:
+    """The experiment of the settings; rates, cohorts, devices or limits that do not fit its clients are refused.
+
+    A `sketched` one is for a dry run (`build_task`).
+    """
     settings, cut = settled(settings, data_dir)
-    world = build_world(settings, data_dir, scratch)
+    world = build_world(settings, data_dir, scratch, sketched=sketched)
     given, settings = settings, within_budget(settings, world.ledger)
     accountant = Accountant(settings.radio, world)
     planner = Planner(settings.allocation, accountant, settings.rounds, settings.theory)
@@ -252,9 +257,12 @@ def _check_uploads(world: World, plan: RoundPlan) -> None:
         )
 
 
-def build_world(settings: Settings, data_dir: str | Path | None = None, scratch: Path | None = None) -> World:
+def build_world(
+    settings: Settings, data_dir: str | Path | None = None, scratch: Path | None = None, *, sketched: bool = False
+) -> World:
     """The task and method of the settings; `scratch` is a folder for client states that do not fit into memory."""
-    task = build_task(settings.task, settings.seed, None if data_dir is None else Path(data_dir))
+    root = None if data_dir is None else Path(data_dir)
+    task = build_task(settings.task, settings.seed, root, sketched=sketched)
     if settings.adversary.kind == "label-flip":
         task = flipped(task, settings.adversary.liars(task.clients, task.seed))
     if settings.adversary.kind == "backdoor":

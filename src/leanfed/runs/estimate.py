@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from leanfed.algorithms.learner import one_thread
+from leanfed.compression.selection import load_kernels
 from leanfed.runs.build import Experiment, engine_of, prepare
 from leanfed.runs.settings import Settings
 from leanfed.runs.trial import Trial, round_seconds, shortened, test_samples
@@ -25,10 +27,13 @@ def estimate(
 
     `clock` says what seconds are: `time.process_time` for those of all processors together.
     """
-    experiment = prepare(settings, data_dir)
+    experiment = prepare(settings, data_dir, sketched=True)
     world, plan = experiment.world, experiment.planner.plan(0).plan
     plan = plan if plan.participants else world.plan(0)  # a round may pass without anybody
+    loading = Thread(target=load_kernels, args=(world.split.size,), daemon=True)
+    loading.start()  # while torch initialises the engine's models, which leaves Python to others
     engine = engine_of(settings, shortened(world))
+    loading.join()
     with one_thread():
         trial = Trial(engine, world, plan, clock)
         seconds = _seconds(experiment, trial)

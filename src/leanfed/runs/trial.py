@@ -80,7 +80,7 @@ class Trial:
         most = max(1, int(self.world.task.partition.test_sizes.max()))
         few = min(LEAST_BATCH, most)
         first, short = self._test(few)  # the model is warm from training
-        if short > LONG_S / OFTEN:
+        if max(short, training.seconds(np.ones(1), np.full(1, few))) > LONG_S / OFTEN:
             sample = min(training.sample / STEP_PASSES, short / first)
             return Line(short - first * sample, 0.0, sample)
         many, long = self._test(_affordable(few, most, short, 2 * FURTHER))  # forward only: more can be afforded

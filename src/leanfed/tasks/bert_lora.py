@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from leanfed.errors import SettingsError, nearest
+from leanfed.tasks.bert_sketch import TARGETS, BertSketch, adapt_sketch, sketch_of
 from leanfed.tasks.encoder import load_encoder
 from leanfed.tasks.lora import inject, known_targets, set_dropout
 from leanfed.tasks.text import IDS, MASK, SEGMENTS, TextSettings
@@ -26,7 +27,7 @@ class BertLora(nn.Module):
 
     def __init__(self, classes: int, settings: TextSettings) -> None:
         super().__init__()
-        self.encoder = _sharing_weights(load_encoder(settings.encoder))
+        self.encoder = _sharing_weights(_bare_encoder(settings))
         _adapt(self.encoder, settings)
         self.pooling = settings.pooling
         self._takes_segments = getattr(self.encoder.config, "type_vocab_size", 0) > 1
@@ -113,14 +114,21 @@ def _mean(hidden: Tensor, chosen: Tensor) -> Tensor:
     return mean
 
 
+def _bare_encoder(settings: TextSettings) -> nn.Module:
+    """The frozen encoder without adapters; for a dry run only its sketch."""
+    return sketch_of(settings.encoder) or load_encoder(settings.encoder)
+
+
 def _adapt(encoder: Any, settings: TextSettings) -> None:
     """Insert adapters into the encoder; only they are trainable."""
     set_dropout(encoder, settings.dropout)
-    targets = settings.targets or default_targets(encoder.config.model_type)
+    sketched = isinstance(encoder, BertSketch)
+    targets = settings.targets or (TARGETS if sketched else default_targets(encoder.config.model_type))
     names = {name.rpartition(".")[2] for name, part in encoder.named_modules() if isinstance(part, nn.Linear)}
     if unknown := [target for target in targets if target.rpartition(".")[2] not in names]:
         raise SettingsError(f"The encoder has no layer {unknown[0]!r} to adapt: {nearest(unknown[0], names)}")
-    inject(encoder, targets, settings.rank, settings.scale, settings.dropout)
+    put = adapt_sketch if sketched else inject
+    put(encoder, targets, settings.rank, settings.scale, settings.dropout)
 
 
 def default_targets(family: str) -> tuple[str, ...]:
@@ -133,7 +141,7 @@ def default_targets(family: str) -> tuple[str, ...]:
 
 def lora_split(settings: TextSettings) -> str:
     """The last layer of the base: the last third of the layers is private, four of twelve as in the paper."""
-    names = [name for name, _ in load_encoder(settings.encoder).named_parameters()]
+    names = [name for name, _ in _bare_encoder(settings).named_parameters()]
     numbered = [found for name in names if (found := LAYER.match(name))]
     if not numbered:
         raise SettingsError(f"The layers of {settings.encoder!r} are not numbered. Set task.split to the base's last.")

@@ -14,6 +14,7 @@ from torch.nn import functional
 from leanfed.errors import SettingsError
 from leanfed.registry import Registry
 from leanfed.tasks.bert_lora import BertLora, lora_split
+from leanfed.tasks.bert_sketch import sketching
 from leanfed.tasks.chain import Chain, Stage
 from leanfed.tasks.lora import LoraSettings, with_adapters
 from leanfed.tasks.resnet import ResNet18, SmallResNet
@@ -139,17 +140,18 @@ def example_model(
     name: str, classes: int, seed: int, text: TextSettings | None = None, lora: LoraSettings | None = None
 ) -> nn.Module:
     """`build_model` to look at, never to train: the last one is kept, since a large one takes long to initialise."""
-    return _example(MODELS[name], name, classes, seed, text, lora)
+    return _example(MODELS[name], sketching(), name, classes, seed, text, lora)
 
 
 @lru_cache(maxsize=1)
 def _example(
     spec: ModelSpec | TextModelSpec,
+    sketched: bool,
     name: str,
     classes: int,
     seed: int,
     text: TextSettings | None,
     lora: LoraSettings | None,
 ) -> nn.Module:
-    """By what a name stands for as well: it may come to stand for another model."""
+    """By what a name stands for as well, since that may change, and by whether its encoder may be a sketch."""
     return build_model(name, classes, seed, text, lora)

@@ -19,6 +19,7 @@ from leanfed.records import Floats, Ints, Section
 from leanfed.streams import stream, stream_seed
 from leanfed.tasks.arrays import Array, Rows
 from leanfed.tasks.batch import Batch as Batch
+from leanfed.tasks.bert_sketch import sketches
 from leanfed.tasks.cache import Samples, load_samples
 from leanfed.tasks.cut import CRITERIA, known_criterion, own_cut
 from leanfed.tasks.datasets import DATASETS, DatasetSpec
@@ -130,6 +131,7 @@ class Task:
     train: Images | Tokens | Rows
     test: Images | Tokens | Rows
     partition: Partition
+    sketched: bool = False  # its models are for sizes and times only
 
     @property
     def clients(self) -> int:
@@ -169,16 +171,20 @@ class Task:
     def split(self) -> Split:
         """The split into shared base and private head."""
         model = self.example_model
-        return split_after(model, self.settings.split or own_cut(model, self.settings.model, self.settings.text))
+        with sketches(self.sketched):
+            layer = self.settings.split or own_cut(model, self.settings.model, self.settings.text)
+        return split_after(model, layer)
 
     def new_model(self, *labels: str | int) -> nn.Module:
         """A model initialised from the stream (seed, "weights", labels)."""
-        return build_model(*self._built_from(*labels))
+        with sketches(self.sketched):
+            return build_model(*self._built_from(*labels))
 
     @property
     def example_model(self) -> nn.Module:
         """`new_model("base")`, to look at only: it may be given out again."""
-        return example_model(*self._built_from("base"))
+        with sketches(self.sketched):
+            return example_model(*self._built_from("base"))
 
     def _built_from(self, *labels: str | int) -> tuple[str, int, int, TextSettings, LoraSettings | None]:
         seed = stream_seed(self.seed, "weights", *labels)
@@ -220,8 +226,18 @@ class Task:
         return np.array([guess_score(self.loss, held, tests, self.outputs) for held, tests in pairs])
 
 
-def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None, *, owner: int | None = None) -> Task:
-    """Load the data, partition it over clients (or give it all to `owner`), and check that it fits the model."""
+def build_task(
+    settings: TaskSettings,
+    seed: int,
+    data_root: Path | None = None,
+    *,
+    owner: int | None = None,
+    sketched: bool = False,
+) -> Task:
+    """Load the data, partition it over clients (or give it all to `owner`), and check that it fits the model.
+
+    A `sketched` task is for a dry run: sizes and times of its models are right, their weights need not be.
+    """
     if settings.chooses_cut:
         raise SettingsError(f"task.split = {settings.split!r} is no layer yet. Choose it first: leanfed plan --cuts.")
     if settings.table is not None:
@@ -239,7 +255,7 @@ def build_task(settings: TaskSettings, seed: int, data_root: Path | None = None,
         partition = all_to(owner, settings.partition.counted(), len(train.labels), len(test.labels))
     if held_back:
         test, partition = train, hold_back(partition, seed)
-    task = Task(settings, seed, train, test, partition)
+    task = Task(settings, seed, train, test, partition, sketched)
     _ = task.split, task.loss  # raise for an unknown layer or loss now rather than in the first round
     if isinstance(train, Rows):
         _try_model(task)

@@ -26,10 +26,11 @@ from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks import encoder, text
 from leanfed.tasks.bert_lora import BertLora, distance_features, lora_split, pair_features, texts_apart
+from leanfed.tasks.bert_sketch import BertSketch, sketches
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
 from leanfed.tasks.models import build_model
 from leanfed.tasks.partition import PartitionSettings
-from leanfed.tasks.split import FlatModel
+from leanfed.tasks.split import FlatModel, split_after
 from leanfed.tasks.task import Task, TaskSettings, build_task
 from leanfed.tasks.text import IDS, MASK, SEGMENTS, TextSettings, load_tokens
 
@@ -348,3 +349,18 @@ def test_mrpc_with_the_packaged_encoder(real_data: Path) -> None:
     updates = world.algorithm.client_update(progress.server.shared, cohort, world.new_learner())
     assert 0.3 < updates.loss[0] < 1.2
     assert torch.count_nonzero(next(iter(updates.uploads)).values) > 0
+
+
+def test_a_sketch_of_an_encoder_has_its_names_sizes_and_arithmetic() -> None:
+    given = TextSettings(pooling="distance")
+    whole = build_model("bert-lora", 2, 0, given)
+    with sketches():
+        sketch, cut = build_model("bert-lora", 2, 0, given), lora_split(given)
+    assert isinstance(sketch.encoder, BertSketch)
+    assert not isinstance(whole.encoder, BertSketch)
+    assert cut == lora_split(given)
+    assert split_after(sketch, cut) == split_after(whole, cut)
+    sketch.load_state_dict({name: values for name, values in whole.state_dict().items() if "position_ids" not in name})
+    rows = torch.tensor([[[101, 2023, 102, 2008, 2009, 102], [1] * 6, [0, 0, 0, 1, 1, 1]]] * 2)
+    rows[1, 1, 5] = 0  # one token less
+    torch.testing.assert_close(sketch(rows), whole(rows), rtol=1e-4, atol=1e-5)

@@ -67,7 +67,7 @@ def far_world(
         _no_images(settings),
         _no_images(settings),
         Partition(rows, rows),
-        np.array([guesses.get(client, 0.0) for client in range(clients)]),
+        guesses=np.array([guesses.get(client, 0.0) for client in range(clients)]),
     )
     rule = settings.aggregation
     given = (task, settings.algorithm, settings.training, settings.participation)
