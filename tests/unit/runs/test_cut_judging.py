@@ -1,0 +1,44 @@
+"""How `benchmarks/cuts.py` judges a choice of a cut against every cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from benchmarks.cuts import final, judged, mean_curve, reached
+
+
+def seed(seconds: float = 24.0, **ways: str) -> dict[str, Any]:
+    """Three cuts: good is at 0.9 after 6 s, near ends half a point below but later, bad ends at 0.5."""
+    curves = {
+        "good": [(6.0, 0.9), (24.0, 0.9)],
+        "near": [(6.0, 0.7), (12.0, 0.895), (24.0, 0.895)],
+        "bad": [(6.0, 0.4), (24.0, 0.5)],
+    }
+    return {"seconds": seconds, "curves": curves, "cost": "good", "gain": "near", "own": "bad", **ways}
+
+
+def test_a_choice_must_be_as_good_and_as_soon_as_the_best_cut() -> None:
+    found = judged([seed()])
+    assert found["best"] == "good"
+    assert [found[by]["holds"] for by in ("cost", "gain", "own")] == [True, False, False]
+    assert found["gain"]["within_a_point"]
+    assert not found["gain"]["as_soon"]
+    assert found["gain"]["points_behind"] == pytest.approx(0.5)
+    assert found["own"]["seconds_over_best"] is None  # it never gets there
+
+
+def test_curves_meet_at_common_instants_and_are_averaged_over_seeds() -> None:
+    both = [seed(), seed(cost="bad")]
+    seconds, accuracy = mean_curve(both, ["good", "bad"])
+    assert seconds[-1] == 24
+    assert accuracy[-1] == pytest.approx((0.9 + 0.5) / 2)
+    assert accuracy[2] == pytest.approx((0.45 + 0.2) / 2)  # after 3 s both are halfway to their first test
+    assert judged(both)["cost"]["chosen"] == ["bad", "good"]
+
+
+def test_a_target_is_reached_between_two_instants() -> None:
+    curve = mean_curve([seed()], ["good"])
+    assert reached(curve, 0.6) == pytest.approx(4.0)
+    assert reached(curve, 0.91) is None
+    assert final(curve) == pytest.approx(0.9)
