@@ -22,6 +22,15 @@ from torch.nn import functional
 from leanfed.tasks.encoder import encoder_place
 
 TARGETS = ("query", "value")  # what peft adapts in a BERT
+SIZES = (
+    "hidden_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
 _wanted: ContextVar[bool] = ContextVar("sketches", default=False)
 
 
@@ -50,9 +59,15 @@ def sketch_of(name: str) -> BertSketch | None:
 
 @lru_cache(maxsize=1)
 def _sketch(place: str) -> BertSketch | None:
-    config = json.loads((Path(place) / "config.json").read_text())
-    fits = config.get("model_type") == "bert" and config.get("hidden_act") == "gelu"
-    return BertSketch(SimpleNamespace(**config)) if fits else None
+    try:
+        config = json.loads((Path(place) / "config.json").read_text())
+    except (OSError, ValueError):  # said by whoever needs its weights
+        return None
+    if not isinstance(config, dict):
+        return None
+    config = {"layer_norm_eps": 1e-12, "hidden_act": "gelu"} | config
+    fits = config.get("model_type") == "bert" and config["hidden_act"] == "gelu"
+    return BertSketch(SimpleNamespace(**config)) if fits and all(key in config for key in SIZES) else None
 
 
 class BertSketch(nn.Module):

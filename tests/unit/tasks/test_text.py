@@ -26,7 +26,7 @@ from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks import encoder, text
 from leanfed.tasks.bert_lora import BertLora, distance_features, lora_split, pair_features, texts_apart
-from leanfed.tasks.bert_sketch import BertSketch, sketches
+from leanfed.tasks.bert_sketch import BertSketch, sketch_of, sketches
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource
 from leanfed.tasks.models import build_model
 from leanfed.tasks.partition import PartitionSettings
@@ -364,3 +364,10 @@ def test_a_sketch_of_an_encoder_has_its_names_sizes_and_arithmetic() -> None:
     rows = torch.tensor([[[101, 2023, 102, 2008, 2009, 102], [1] * 6, [0, 0, 0, 1, 1, 1]]] * 2)
     rows[1, 1, 5] = 0  # one token less
     torch.testing.assert_close(sketch(rows), whole(rows), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", ["[]", "{", '{"model_type": "distilbert"}', '{"model_type": "bert"}'])
+def test_what_cannot_be_sketched_is_left_to_transformers(config: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with sketches():
+        assert sketch_of(str(tmp_path)) is None
