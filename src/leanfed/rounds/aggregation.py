@@ -85,11 +85,16 @@ def combined(rule: Aggregation, size: int, answers: Answers) -> tuple[Tensor, Fl
     """The update by the rule, and the weight of each upload if the rule has chosen it."""
     if answers.total is not None:
         return divided(answers.total, answers.gamma), None
-    weights = rule.weigh(size, answers.gamma, answers.uploads)
+    return by_rule(rule, size, answers.gamma, answers.uploads)
+
+
+def by_rule(rule: Aggregation, size: int, gamma: Floats, uploads: Sequence[Upload]) -> tuple[Tensor, Floats | None]:
+    """The update (size,) of single uploads, and the weight of each if the rule has chosen it."""
+    weights = rule.weigh(size, gamma, uploads)
     if weights is None:
-        return rule.combine(size, answers.gamma, answers.uploads), None
+        return rule.combine(size, gamma, uploads), None
     total = exact.zeros(size)
-    Listed(answers.uploads).add_to(total, weights)
+    Listed(uploads).add_to(total, weights)
     return total.to(torch.float32), weights
 
 

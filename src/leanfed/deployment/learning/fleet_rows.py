@@ -49,13 +49,18 @@ class PendingRound:
             "evaluations": typed_frame(self.evaluations),
         }
 
+    def chosen_weights(self) -> dict[str, float]:
+        """client -> the weight of its update, where the rule of aggregation chooses weights; else nothing."""
+        pairs = zip(self.columns["client"], self.columns["weight"], strict=True)
+        return {str(client): round(weight, 6) for client, weight in pairs if weight is not None}
+
     def to_json(self) -> dict[str, Any]:
         """The fields as plain values."""
         return asdict(self)
 
 
-def outcome_of(server: ServerState, accepted: Mapping[int, Accepted]) -> RoundOutcome:
-    """The round's columns in client order."""
+def outcome_of(server: ServerState, accepted: Mapping[int, Accepted], weights: Floats | None) -> RoundOutcome:
+    """The round's columns in client order; `weights` are those of the uploads, where the rule chooses them."""
     answers = [accepted[client] for client in sorted(accepted)]
     return RoundOutcome(
         server,
@@ -63,6 +68,7 @@ def outcome_of(server: ServerState, accepted: Mapping[int, Accepted]) -> RoundOu
         samples=np.array([one.answer.samples for one in answers], dtype=np.int64),
         entries=np.array([one.upload.entries for one in answers], dtype=np.int64),
         coded_bits=np.array([8.0 * len(one.answer.frame) for one in answers]),
+        weights=weights,
         signals=_signals(answers),
     )
 

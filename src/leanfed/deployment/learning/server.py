@@ -30,7 +30,7 @@ from leanfed.deployment.learning.views import Views
 from leanfed.errors import LeanfedError, SettingsError
 from leanfed.records import RoundPlan
 from leanfed.results import RunFolder, joined
-from leanfed.rounds.aggregation import stepped
+from leanfed.rounds.aggregation import by_rule, stepped
 from leanfed.rounds.broadcast import advanced
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.client_store import ClientStore
@@ -353,17 +353,18 @@ class FleetServer:
         planner, accepted, number = self._planner(), self.inbox.accepted, progress.round
         plan = _applied_part(planned.plan, accepted)
         gamma = planner.world.task.gamma
-        server = progress.server
+        server, weights = progress.server, None
         if plan.participants:  # without participants the base does not change
             members = list(plan.participants)
             uploads = [accepted[client].upload for client in members]
             age = np.array([number - accepted[client].order.round for client in members])
             # An update that is a rounds late counts for 1 / sqrt(1 + a) of its weight (FedAsync's polynomial, a = 1/2).
-            mean = planner.world.aggregation.combine(len(server.shared), gamma[members] / np.sqrt(1 + age), uploads)
+            given = gamma[members] / np.sqrt(1 + age)
+            mean, weights = by_rule(planner.world.aggregation, len(server.shared), given, uploads)
             moved = stepped(self.settings.algorithm, server, mean, self.settings.training, number)
             server, difference = advanced(self.views.how, server, moved, self.settings.seed, number)
             self.views.advance(server, difference)
-        outcome = outcome_of(server, accepted)
+        outcome = outcome_of(server, accepted, weights)
         self._complete_pending()
         finished = self.pending
         self._arrived = finished is not None and arrived(self.settings, finished.frames()["rounds"])
@@ -470,7 +471,9 @@ class FleetServer:
             seconds={"total": round(elapsed_s, 5)},
             counts=dict(self.inbox.counts),
         )
-        self.inbox.audit.write("round", round=number, applied=len(plan.participants), **dict(self.inbox.counts))
+        chosen = pending.chosen_weights()
+        told = {"weights": chosen} if chosen else {}
+        self.inbox.audit.write("round", round=number, applied=len(plan.participants), **dict(self.inbox.counts), **told)
 
 
 def _applied_part(plan: RoundPlan, accepted: Mapping[int, Accepted]) -> RoundPlan:
