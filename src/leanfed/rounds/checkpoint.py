@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,10 +24,11 @@ from leanfed.results import TABLES, read_rows, rows_to_arrays
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
 from leanfed.rounds.ranks import ALONE, Ranks
+from leanfed.rounds.weights import serialised
 from leanfed.rounds.world import World
 
 MOST_PARTS = 24  # files of one kind before they are merged
-MERGED_BYTES = 64 << 20  # of clients' states that one save merges: it holds them in memory
+MERGED_BYTES = 32 << 20  # of clients' states that one save merges: it holds them in memory
 LARGE_BYTES = 1 << 20  # of one client's state: from here on every client has a file of its own
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -243,11 +244,11 @@ class Checkpoints:
                 table: pl.concat([read_rows(paths, table), rows], how="diagonal") for table, rows in tables.items()
             }
             parts = []
-        self._write(name, rows_to_arrays(tables))
+        self._write(name, rows_to_arrays(tables), save)
         self._rows = [*parts, name]
 
-    def _write(self, name: str, arrays: Arrays) -> None:
-        content = save(arrays)
+    def _write(self, name: str, arrays: Arrays, serialise: Callable[[Arrays], bytes] = serialised) -> None:
+        content = serialise(arrays)
         write_new(self.folder / name, content)
         self._sums[name] = hashlib.sha256(content).hexdigest()
 

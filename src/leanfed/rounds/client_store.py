@@ -17,7 +17,7 @@ from torch import Tensor
 from leanfed.algorithms.contract import PRIVATE, ClientState
 from leanfed.files import explained
 
-MEMORY_LIMIT_BYTES = 256 << 20  # of all matrices together; a block that would exceed it is stored in a file
+MEMORY_LIMIT_BYTES = 192 << 20  # of all matrices together; a block that would exceed it is stored in a file
 BLOCK_BYTES = 64 << 20  # by which a matrix grows
 Places = npt.NDArray[np.int64]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,8 +51,20 @@ def _values(dtype: str, array: npt.NDArray[Any]) -> TensorEntry:
     return TensorEntry(dtype, array.shape, lambda: [array])
 
 
+def serialised(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """Arrays of float32 and int64 as a safetensors file, with one copy of them in memory and not two."""
+    dtypes = {"float32": "F32", "int64": "I64"}
+    return b"".join(_pieces({name: _values(dtypes[array.dtype.name], array) for name, array in arrays.items()}))
+
+
 def _write(path: Path, entries: dict[str, TensorEntry]) -> None:
-    """Write the header's length, the header (JSON) and the values; wide types come first, so that all are aligned."""
+    with path.open("wb") as file:
+        for piece in _pieces(entries):
+            file.write(piece)
+
+
+def _pieces(entries: dict[str, TensorEntry]) -> Iterator[bytes | memoryview]:
+    """The header's length, the header (JSON) and the values; wide types come first, so that all are aligned."""
     order = sorted(entries, key=lambda name: (entries[name].dtype != "I64", name))
     header, end = {}, 0
     for name in order:
@@ -61,8 +73,7 @@ def _write(path: Path, entries: dict[str, TensorEntry]) -> None:
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
-            for part in entries[name].parts():
-                file.write(np.ascontiguousarray(part).data)
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        for part in entries[name].parts():
+            yield np.ascontiguousarray(part).data
