@@ -15,7 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "leanfed"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # room -> what may be missing, and is asked for in words
-EXTRAS_OF = {"deployment": ("flower",), "runs": ("track", "export"), "tasks": ("nlp", "hub"), "theory": ("privacy",)}
+EXTRAS_OF = {
+    "deployment": ("flower",),
+    "report": ("watch",),
+    "runs": ("track", "export", "ray", "slurm"),
+    "tasks": ("nlp", "hub"),
+    "theory": ("privacy",),
+}
 NOT_IMPORTED = {  # and needed all the same
     "click",  # typer stands on it
     "clarabel",  # cvxpy loads it by its name

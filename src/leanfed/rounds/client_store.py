@@ -44,6 +44,10 @@ class Blocks:
         while len(self._blocks) * self._height < rows:
             self._blocks.append(self._allocate(self._height, self.size))
 
+    def row(self, place: int) -> Tensor:
+        """The row at a place, not a copy."""
+        return self._blocks[place // self._height][place % self._height]
+
     def read(self, places: Places) -> Tensor:
         """A copy of the rows at these places."""
         if len(self._blocks) == 1:
@@ -191,13 +195,13 @@ class ClientStore:
         self._release()
 
     def _row(self, name: str, client: int) -> Tensor:
-        return self._matrices[name].read(self._places[client : client + 1])[0]
+        return self._matrices[name].row(int(self._places[client])).clone()
 
     def _write(self, client: int, state: ClientState) -> None:
         parts = {PRIVATE: state.private, **state.memory}
         for name, tensor in parts.items():
             self.prepare(name, len(tensor), [client])
-            self._matrices[name].write(self._places[client : client + 1], tensor.unsqueeze(0))
+            self._matrices[name].row(int(self._places[client])).copy_(tensor)
             self._holds[name][client] = True
         for name in self._matrices.keys() - parts.keys():
             self._holds[name][client] = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,10 @@ import numpy.typing as npt
 from leanfed.files import write_atomically
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
+
+DTYPES: Final = {"float64": "F64", "int64": "I64", "float32": "F32", "uint8": "U8", "bool": "BOOL"}
+"""NumPy's names of types -> those of safetensors."""
+BYTES: Final = {"F64": 8, "I64": 8, "F32": 4, "U8": 1, "BOOL": 1}
 
 
 class TensorEntry(NamedTuple):
@@ -52,9 +56,9 @@ def _values(dtype: str, array: npt.NDArray[Any]) -> TensorEntry:
 
 
 def serialised(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Arrays of float32 and int64 as a safetensors file, with one copy of them in memory and not two."""
-    dtypes = {"float32": "F32", "int64": "I64"}
-    return b"".join(_pieces({name: _values(dtypes[array.dtype.name], array) for name, array in arrays.items()}))
+    """Arrays as a safetensors file, with one copy of them in memory and not two."""
+    entries = {name: _values(DTYPES[array.dtype.name], array) for name, array in arrays.items()}
+    return b"".join(_pieces(entries))
 
 
 def _write(path: Path, entries: dict[str, TensorEntry]) -> None:
@@ -65,11 +69,11 @@ def _write(path: Path, entries: dict[str, TensorEntry]) -> None:
 
 def _pieces(entries: dict[str, TensorEntry]) -> Iterator[bytes | memoryview]:
     """The header's length, the header (JSON) and the values; wide types come first, so that all are aligned."""
-    order = sorted(entries, key=lambda name: (entries[name].dtype != "I64", name))
+    order = sorted(entries, key=lambda name: (-BYTES[entries[name].dtype], name))
     header, end = {}, 0
     for name in order:
         dtype, shape, _ = entries[name]
-        start, end = end, end + int(np.prod(shape)) * {"I64": 8, "F32": 4}[dtype]
+        start, end = end, end + int(np.prod(shape)) * BYTES[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
