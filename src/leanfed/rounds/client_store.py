@@ -156,11 +156,13 @@ class ClientStore:
         rows, held = self._matrices[name].read(self._places[list(clients)]), self._holds[name][list(clients)]
         if not held.all():
             rows[torch.from_numpy(~held)] = 0
+        self._release()
         return rows
 
     def scatter(self, name: str, clients: Sequence[int], rows: Tensor) -> None:
         """Write these clients' rows; call `mark` afterwards. Threads may write different clients at the same time."""
         self._matrices[name].write(self._places[list(clients)], rows)
+        self._release()  # the system maps far more than what was touched
 
     def mark(self, clients: Iterable[int], names: Iterable[str]) -> None:
         """Record that these rows were written."""
