@@ -160,10 +160,10 @@ def test_samples(world: World) -> Floats:
 
 
 def _only(world: World, clients: tuple[int, ...]) -> World:
-    """The world without all other clients."""
+    """The world without all other clients; all of these are tested."""
     given = world.task.partition
     parts = (tuple(rows[client] for client in clients) for rows in (given.train, given.test))
-    return replace(world, task=replace(world.task, partition=Partition(*parts)))
+    return replace(world, task=replace(world.task, partition=Partition(*parts)), panel=None)
 
 
 def shortened(world: World) -> World:
