@@ -126,9 +126,9 @@ def test_only_the_tried_clients_are_trained_and_tested(world_of: Callable[..., W
 
 def test_a_trial_tests_all_its_clients_although_the_run_tests_a_panel(world_of: Callable[..., World]) -> None:
     world = replace(world_of(Flpdsp(), batch_size=8), panel=2)
-    trial = Trial(choose_engine(world, "streamed", 2), world, RoundPlan(0, (0, 1, 2, 4), np.ones(4), np.ones(4)))
+    trial = Trial(choose_engine(world, "streamed", 4), world, RoundPlan(0, (0, 1, 2, 4), np.ones(4), np.ones(4)))
     assert len(world.tested) == len(test_samples(world)) == 2
-    assert len(trial.world.tested) == trial.world.task.clients == len(trial.plan.participants)
+    assert len(trial.world.tested) == trial.world.task.clients == len(trial.plan.participants) == 4
 
 
 def test_a_trial_leaves_the_engine_in_its_own_world(world_of: Callable[..., World]) -> None:
