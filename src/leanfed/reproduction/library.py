@@ -178,9 +178,9 @@ def _as_wanted(folder: RunFolder, wanted: Settings) -> pl.DataFrame | None:
     """The rounds of a run at the wanted evaluations up to the wanted end, or None if it does not cover them."""
     kept = read_json(folder.settings)["evaluation"]
     every, rounds = wanted.evaluation.every, folder.read_table("rounds")
-    tested = {"renew_statistics": 0, "tune_steps": None, "tune_rate": None}
+    tested = {"clients": None, "renew_statistics": 0, "tune_steps": None, "tune_rate": None}
     if any(kept.get(name, old) != getattr(wanted.evaluation, name) for name, old in tested.items()):
-        return None  # other models were tested
+        return None  # other models were tested, or those of others
     if every % kept["every"] or wanted.evaluation.per_client > kept["per_client"]:
         return None
     seen = ((pl.col("round") + 1) % every == 0) | (pl.col("round") + 1 == wanted.rounds)

@@ -58,6 +58,13 @@ def test_the_key_is_what_can_change_the_rounds(changes: dict[str, Any], same: bo
     assert (content_key(tiny(**changes)) == content_key(tiny())) is same
 
 
+def test_a_run_that_tested_a_panel_is_not_one_that_tested_everybody(tmp_path: Path) -> None:
+    package.run(tiny(evaluation={"every": 2, "clients": 2}), tmp_path / "panel")
+    library = RunLibrary(tmp_path)
+    assert library.find(tiny(evaluation={"every": 2, "clients": 2})) is not None
+    assert library.find(tiny()) is None
+
+
 def test_a_joint_plan_feels_its_form() -> None:
     forms = [{"algorithm": {"name": "flpdsp"}, "allocation": {"rule": "joint", "form": f}} for f in ("safe", "plain")]
     assert len({content_key(tiny(**form)) for form in forms}) == 2
