@@ -50,3 +50,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     options = sorted(known)
     close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(options)}."
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, in one line; its name where it says nothing.
+
+    >>> first_line(ValueError()), first_line(OSError("no route\\nto host"))
+    ('ValueError', 'no route')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 DEEPEST = 64  # levels of a JSON or TOML value
+TOGETHER_BYTES = 4 << 20  # of a new file that are gathered before they are written
 LONGEST_BITS = 997  # of a whole number, about 300 digits: more than a float can hold
 TOO_LONG = "it holds a whole number of more than 300 digits"
 
@@ -139,17 +140,24 @@ def is_partial_of(path: Path, names: Collection[str]) -> bool:
     return match is not None and match[1] in names
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Write and flush a file without a temporary one: it is not read until a manifest names it."""
+def write_new(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
+    """Write and flush a file without a temporary one, and return its SHA-256: a manifest names it before it is read.
+
+    The pieces are written as they come, so that a large file is never in memory as a whole; small ones together.
+    """
+    digest = hashlib.sha256()
     with explained(path):
         try:
-            with path.open("wb") as file:
-                file.write(content)
+            with path.open("wb", buffering=TOGETHER_BYTES) as file:
+                for piece in pieces:
+                    file.write(piece)
+                    digest.update(piece)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
             path.unlink(missing_ok=True)
             raise
+    return digest.hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -32,6 +32,8 @@ OWN = {
     "pace": ("rule", "wait", "deadline_s", "energy_budget_j", "within_rounds", "settle"),
 }
 
+TUNED = ("head_steps_max",)  # that only the tuned form reads
+
 
 def content_key(settings: Settings) -> str:
     """A digest of everything that can change the rounds of a run."""
@@ -59,9 +61,12 @@ def _content(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _relevant(allocation: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of [allocation] that its rule reads."""
+    """The part of [allocation] that its rule and form read."""
+    if allocation["rule"] == "joint":
+        tuned = allocation.get("form") == "tuned"
+        return {k: v for k, v in allocation.items() if tuned or k not in TUNED}
     read = OWN[allocation.get("wait", "all")]
-    return {k: v for k, v in allocation.items() if allocation["rule"] == "joint" or k in read}
+    return {k: v for k, v in allocation.items() if k in read}
 
 
 def _looks_ahead(allocation: Mapping[str, Any]) -> bool:

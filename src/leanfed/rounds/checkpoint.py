@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +23,8 @@ from leanfed.results import TABLES, read_rows, rows_to_arrays
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
 from leanfed.rounds.ranks import ALONE, Ranks
-from leanfed.rounds.weights import serialised
-from leanfed.rounds.world import World
+from leanfed.rounds.weights import pieces_of
+from leanfed.rounds.world import HANDED, World
 
 MOST_PARTS = 24  # files of one kind before they are merged
 MERGED_BYTES = 32 << 20  # of clients' states that one save merges: it holds them in memory
@@ -142,12 +141,13 @@ class Checkpoints:
     def _load(self, manifest: dict[str, Any], world: World) -> Progress:
         """The state that a manifest vouches for."""
         self._check(manifest)
-        store = world.new_clients()
         try:
+            server = _server_state(self._read(manifest["server"]))
+            store = world.laid_out(len(server.shared)).new_clients(server.memory.get(HANDED))
             for name, clients in manifest["clients"].items():
                 if mine := self.ranks.owns(clients):
                     store.restore(_named(self._read(name), "client."), mine)
-            progress = Progress(manifest["round"], _server_state(self._read(manifest["server"])), store)
+            progress = Progress(manifest["round"], server, store)
         except (KeyError, IndexError, ValueError, RuntimeError) as error:
             raise DamagedError(f"The checkpoint in {self.folder} contradicts itself: {error!r}.") from error
         self._sums, self._live, self._rows = dict(manifest["sha256"]), manifest["clients"], manifest["rows"]
@@ -165,8 +165,10 @@ class Checkpoints:
         They are those of the files with the fewest clients left: so a state is rarely written again, however many
         clients there are, and a file that is all but outdated goes first.
         """
-        left = [mine for clients in self._live.values() if (mine := self.ranks.owns(clients))]
         found: set[int] = set()
+        if len(self._live) < MOST_PARTS:
+            return found
+        left = [mine for clients in self._live.values() if (mine := self.ranks.owns(clients))]
         if len(left) < MOST_PARTS:
             return found
         for mine in sorted(left, key=len):
@@ -182,7 +184,7 @@ class Checkpoints:
         writes only what changed. The file is named by its first client.
         """
         name = f"client-{clients[0]:06d}-{number:06d}.safetensors"
-        self._write(name, _client_arrays(store, clients))
+        self._write(name, pieces_of(_client_arrays(store, clients)))
         return name, self._sums[name], clients
 
     def _write_all(
@@ -195,7 +197,7 @@ class Checkpoints:
     ) -> None:
         """Write state, rows and manifest, then delete outdated files; runs in the writer thread."""
         state, rows = f"state-{number:06d}.safetensors", f"rows-{number:06d}.safetensors"
-        self._write(state, arrays)
+        self._write(state, pieces_of(arrays))
         if chosen:
             self._live = _replaced(self._live, state, chosen)
         self._save_rows(rows, tables)
@@ -244,13 +246,11 @@ class Checkpoints:
                 table: pl.concat([read_rows(paths, table), rows], how="diagonal") for table, rows in tables.items()
             }
             parts = []
-        self._write(name, rows_to_arrays(tables), save)
+        self._write(name, [save(rows_to_arrays(tables))])
         self._rows = [*parts, name]
 
-    def _write(self, name: str, arrays: Arrays, serialise: Callable[[Arrays], bytes] = serialised) -> None:
-        content = serialise(arrays)
-        write_new(self.folder / name, content)
-        self._sums[name] = hashlib.sha256(content).hexdigest()
+    def _write(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
+        self._sums[name] = write_new(self.folder / name, pieces)
 
     def _read(self, name: str) -> dict[str, Tensor]:
         path = self.folder / name

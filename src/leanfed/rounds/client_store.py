@@ -19,6 +19,7 @@ from leanfed.files import explained
 
 MEMORY_LIMIT_BYTES = 192 << 20  # of all matrices together; a block that would exceed it is stored in a file
 BLOCK_BYTES = 64 << 20  # by which a matrix grows
+READ_BYTES = 4 << 20  # of a file's rows that are in memory beside their copy
 Places = npt.NDArray[np.int64]
 
 
@@ -48,13 +49,16 @@ class Blocks:
         """The row at a place, not a copy."""
         return self._blocks[place // self._height][place % self._height]
 
-    def read(self, places: Places) -> Tensor:
-        """A copy of the rows at these places."""
-        if len(self._blocks) == 1:
+    def read(self, places: Places, release: Callable[[], None] = lambda: None) -> Tensor:
+        """A copy of the rows at these places; `release` is called after every few, to free what they took."""
+        few = max(1, READ_BYTES // max(1, 4 * self.size))
+        if len(self._blocks) == 1 and len(places) <= few:
             return self._blocks[0][places]
         rows = torch.empty(len(places), self.size)
         for block, chosen, inside in self._parts(places):
-            rows[chosen] = block[inside]
+            for start in range(0, len(chosen), few):
+                rows[chosen[start : start + few]] = block[inside[start : start + few]]
+                release()
         return rows
 
     def write(self, places: Places, rows: Tensor) -> None:
@@ -180,7 +184,7 @@ class ClientStore:
         listed, copies = np.fromiter(clients, dtype=np.int64), {}
         for name, matrix in self._matrices.items():
             holders = listed[self._holds[name][listed]]
-            copies[name] = matrix.read(self._places[holders])
+            copies[name] = matrix.read(self._places[holders], self._release)
             copies[f"{name}.clients"] = torch.from_numpy(holders)
         self._release()
         return copies

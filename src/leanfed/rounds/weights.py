@@ -55,10 +55,9 @@ def _values(dtype: str, array: npt.NDArray[Any]) -> TensorEntry:
     return TensorEntry(dtype, array.shape, lambda: [array])
 
 
-def serialised(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Arrays as a safetensors file, with one copy of them in memory and not two."""
-    entries = {name: _values(DTYPES[array.dtype.name], array) for name, array in arrays.items()}
-    return b"".join(_pieces(entries))
+def pieces_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Iterator[bytes | memoryview]:
+    """Arrays as a safetensors file, piece by piece and without a copy of them."""
+    return _pieces({name: _values(DTYPES[array.dtype.name], array) for name, array in arrays.items()})
 
 
 def _write(path: Path, entries: dict[str, TensorEntry]) -> None:
@@ -80,4 +79,4 @@ def _pieces(entries: dict[str, TensorEntry]) -> Iterator[bytes | memoryview]:
     yield len(text).to_bytes(8, "little") + text
     for name in order:
         for part in entries[name].parts():
-            yield np.ascontiguousarray(part).data
+            yield np.ascontiguousarray(part).reshape(-1).view(np.uint8).data

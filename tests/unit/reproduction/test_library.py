@@ -92,6 +92,19 @@ def test_who_is_waited_for_says_which_settings_count() -> None:
     assert learning_key(tiny(allocation={"wait": "pace"})) is None
 
 
+def test_what_only_the_tuned_form_reads_makes_no_other_run_of_a_fast_one(tmp_path: Path) -> None:
+    def joint(form: str, **allocation: Any) -> Settings:
+        return tiny(algorithm={"name": "flpdsp"}, allocation={"rule": "joint", "form": form, **allocation}, rounds=2)
+
+    assert content_key(joint("fast")) == content_key(joint("fast", head_steps_max=3))
+    assert content_key(joint("tuned")) != content_key(joint("tuned", head_steps_max=3))
+    package.run(joint("fast"), tmp_path / "run")
+    kept = read_json(tmp_path / "run" / "settings.json")
+    del kept["allocation"]["head_steps_max"]  # as before the form existed
+    write_json(tmp_path / "run" / "settings.json", kept)
+    assert RunLibrary(tmp_path).find(joint("fast")) is not None
+
+
 @pytest.mark.parametrize(("section", "setting"), [("allocation", "settle"), ("algorithm", "head_steps")])
 @pytest.mark.parametrize(("form", "found"), [("safe", True), ("fast", False)])
 def test_a_fast_run_from_before_a_setting_existed_is_another_run(

@@ -1,5 +1,7 @@
 """Many clients' rows at once, in memory or on disk."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,20 @@ def test_only_clients_with_a_state_take_room_and_blocks_change_nothing(limit, mo
     copy.restore(store.snapshot(some), [70, 0])
     assert copy.gather("residual", [0, 70]).tolist() == [[0], [70]]
     assert copy.started() == [0, 70]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what is in memory")
+def test_a_copy_of_many_rows_keeps_few_pages_of_their_file_in_memory(tmp_path, monkeypatch):
+    values, clients = 10_000, 500  # 20 MB of rows in a file
+    store = ClientStore(clients, lambda client: ClientState(torch.full((values,), float(client))), 0, tmp_path)
+    store.start_all(range(clients))
+    before, seen, release = in_files(), [], store._release
+    monkeypatch.setattr(store, "_release", lambda: (seen.append(in_files()), release()))
+    rows = store.snapshot(range(clients))[PRIVATE]
+    assert max(seen) - before < 10 << 20  # what is read at a time, and as much again that the system maps beside it
+    assert rows[:, 0].tolist() == rows[:, -1].tolist() == list(range(clients))
+
+
+def in_files():
+    """Bytes of files that this process has in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
