@@ -1,11 +1,14 @@
 """A device written in Python: its tensors hold CPU tensors, and what mixes the two is refused, as on a real one.
 
 It finds values, gradients, mixtures of devices and `.numpy()`, and counts copies between the devices and moments at
-which the host waits; it says nothing of streams, kernels, memory or speed. torch's way to register it is experimental.
+which the host waits. A copy to the host that is not waited for holds nothing of use until there is a wait, so that who
+reads it too early computes other numbers. It says nothing of streams, kernels, memory or speed. torch's way to register
+it is experimental.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ NAME = "pretend"
 ALLOWED = ("aten::_to_copy", "aten::copy_")  # what may touch both devices
 WAITING = ("aten::_local_scalar_dense", "aten::item", "aten::nonzero")
 COUNTS = {"to device": 0, "to host": 0, "values to device": 0, "waits": 0}
+UNDERWAY: list[tuple[Tensor, Tensor]] = []  # (tensor of the host, the values that it is going to have)
 
 
 class PretendTensor(Tensor):
@@ -56,13 +60,41 @@ class PretendTensor(Tensor):
         return dispatched(function, args, kwargs or {})
 
 
+class Event:
+    """A moment, as devices have it: `synchronize` waits if copies that were on their way then still are."""
+
+    def record(self) -> None:
+        """Now."""
+        self._last = UNDERWAY[-1][0] if UNDERWAY else None
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        if any(host is self._last for host, _ in UNDERWAY):
+            waited()
+
+
+def waited() -> None:
+    """The host waits: all copies arrive."""
+    COUNTS["waits"] += 1
+    while UNDERWAY:
+        host, values = UNDERWAY.pop()
+        host.copy_(values)
+
+
 def device() -> torch.device:
     """The pretend device, registered when it is first asked for."""
     if not hasattr(torch, NAME):
-        _setup_privateuseone_for_python_backend(NAME)
+        _setup_privateuseone_for_python_backend(NAME, backend_module=_module())
         for name in ("empty.memory_format", "empty_strided", "zeros", "full", "arange"):
             _registered(name)
     return torch.device(NAME, 0)
+
+
+def _module() -> Any:
+    """What torch asks of a device, and its events."""
+    asked = {"is_initialized": True, "is_available": True, "current_device": 0, "device_count": 1}
+    answers = {name: lambda answer=answer: answer for name, answer in asked.items()}
+    return SimpleNamespace(**answers, _is_in_bad_fork=lambda: False, manual_seed_all=lambda seed: None, Event=Event)
 
 
 def _registered(name: str) -> None:
@@ -89,16 +121,19 @@ def dispatched(function: Any, args: Any, kwargs: Any) -> Any:
     name = function._schema.name
     if ours and hosts and name not in ALLOWED:
         raise RuntimeError(f"{name} mixes tensors of the host and of the pretend device")
-    COUNTS["waits"] += name in WAITING
+    if name in WAITING:
+        waited()
     target = kwargs.get("device")
     inner_kwargs = {**kwargs, "device": torch.device("cpu")} if target is not None else kwargs
     unwrapped = tree_map(lambda each: each.inner if isinstance(each, PretendTensor) else each, (args, inner_kwargs))
     if name == "aten::copy_" and isinstance(args[0], PretendTensor) != isinstance(args[1], PretendTensor):
         _count(isinstance(args[0], PretendTensor), args[1])
+        if not isinstance(args[0], PretendTensor):
+            waited()
     result = function(*unwrapped[0], **unwrapped[1])
     if name == "aten::_to_copy" and target is not None and target.type == "cpu":
         _count(False, args[0])
-        return result
+        return _on_its_way(result) if kwargs.get("non_blocking") else _waited_for(result)
     if name == "aten::copy_" and not isinstance(args[0], PretendTensor):
         return args[0]
     if name.endswith("_") or (args and isinstance(args[0], PretendTensor) and result is args[0].inner):
@@ -109,4 +144,15 @@ def dispatched(function: Any, args: Any, kwargs: Any) -> Any:
 def _count(to_device: bool, values: Tensor) -> None:
     COUNTS["to device" if to_device else "to host"] += 1
     COUNTS["values to device"] += values.numel() if to_device else 0
-    COUNTS["waits"] += not to_device
+
+
+def _waited_for(values: Tensor) -> Tensor:
+    waited()
+    return values
+
+
+def _on_its_way(values: Tensor) -> Tensor:
+    """A tensor of the host that will have these values."""
+    host = torch.full_like(values, torch.nan if values.is_floating_point() else 1)
+    UNDERWAY.append((host, values.clone()))
+    return host

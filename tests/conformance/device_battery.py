@@ -6,6 +6,8 @@ file in a process of its own.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ import pytest
 import torch
 
 from leanfed.algorithms import ALGORITHMS
+from leanfed.algorithms.contract import Cohort
 from leanfed.algorithms.learner import one_thread
-from leanfed.compression.picks import NumpyPicks
+from leanfed.compression.picks import NumpyPicks, places
 from leanfed.compression.tensor_picks import TensorPicks
 from leanfed.errors import SettingsError
 from leanfed.rounds.engine import Engine
@@ -26,8 +29,11 @@ from leanfed.runs.build import run
 from leanfed.runs.settings import Settings
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.devices import device_of
+from leanfed.simulation.pipeline import ahead, behind
 from leanfed.streams import stream
+from leanfed.tasks.batch import Batch
 from leanfed.tasks.task import TaskSettings, build_task
+from leanfed.tasks.transfer import arrival, returned
 from tests import pretend_device
 from tests.rank_jobs import COHORTS, digest
 
@@ -74,6 +80,16 @@ def test_an_optimiser_has_the_same_bits_on_a_device(state: str, world_of) -> Non
     assert there == here
 
 
+@pytest.mark.parametrize("values", ["bfloat16", "log8"])
+def test_coded_values_have_the_same_bits_on_a_device(values: str, world_of) -> None:
+    worlds = [
+        replace(world_on(world_of, VARIANTS["flpdsp, error feedback"], device), values=values)
+        for device in (pretend_device.device(), None)
+    ]
+    there, here = (play(choose_engine(world, "streamed", threads=1)) for world in worlds)
+    assert there == here
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_method_has_the_same_bits_on_a_device(variant: str, world_of) -> None:
     values = VARIANTS[variant]
@@ -96,8 +112,23 @@ def build_partition() -> Any:
     return {"kind": "class", "classes_per_client": 2, "clients": 5}
 
 
-def test_a_round_copies_the_shared_vector_once_and_waits_seldom(world_of) -> None:
-    """A step waits for nothing; a client waits for its head, its memories and its loss, its range and positions."""
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_client_waits_once(variant: str, world_of) -> None:
+    """For its loss; then a round waits for what the last client keeps and for the sum.
+
+    How many bits a client of FedMask sends follows from its mask, which only the device knows: another wait.
+    """
+    engine = choose_engine(world_on(world_of, VARIANTS[variant], pretend_device.device()), "reference")
+    progress = start(engine.world)
+    server = engine.run_round(progress.server, progress.clients, engine.world.plan(0)).server
+    pretend_device.COUNTS["waits"] = 0
+    plan = engine.world.plan(1)
+    engine.run_round(server, progress.clients, plan)
+    each = 2 if variant == "fedmask" else 1
+    assert pretend_device.COUNTS["waits"] <= each * len(plan.participants) + 2
+
+
+def test_a_round_copies_the_shared_vector_once_and_further_steps_wait_for_nothing(world_of) -> None:
     values = VARIANTS["flpdsp, error feedback"]
     counted = []
     for steps in (1, 3):
@@ -107,8 +138,7 @@ def test_a_round_copies_the_shared_vector_once_and_waits_seldom(world_of) -> Non
         engine.run_round(progress.server, progress.clients, engine.world.plan(0))
         counted.append(dict(pretend_device.COUNTS))
     clients, shared = 3, len(progress.server.shared)
-    assert counted[1]["waits"] == counted[0]["waits"]  # further steps wait for nothing
-    assert counted[0]["waits"] <= 6 * clients + 1
+    assert counted[1]["waits"] == counted[0]["waits"] == clients + 2
     own = sum(rows.shape[1] for name, rows in progress.clients.snapshot(range(1)).items() if "." not in name)
     assert counted[0]["values to device"] <= shared + clients * (own + 8 * (32 * 32 + 1))
 
@@ -126,6 +156,58 @@ def test_the_largest_entries_are_those_of_the_processors_rule() -> None:
         for total, chosen in zip(sums, (ours, theirs), strict=True):
             chosen.add_to(total, np.array([0.3, 0.7]))
         assert torch.equal(*sums)
+
+
+@pytest.mark.parametrize("size", [1, 7, 30])
+def test_the_places_of_a_mask_are_found_without_a_wait(size: int) -> None:
+    rng = stream(2, "masks", size)
+    for count in range(size + 1):
+        chosen = np.sort(rng.choice(size, count, replace=False))
+        mask = torch.zeros(size)
+        mask[chosen] = 1
+        pretend_device.COUNTS["waits"] = 0
+        found = places(mask.to(pretend_device.device()), count)
+        assert pretend_device.COUNTS["waits"] == 0
+        assert found.cpu().tolist() == places(mask, count).tolist() == chosen.tolist()
+
+
+def test_what_is_no_number_is_sent_from_a_device() -> None:
+    rows = torch.tensor([[1.0, float("nan"), 3.0, float("inf")]]).to(pretend_device.device())
+    chosen = TensorPicks().largest(rows, np.array([2]), 4)
+    assert chosen.positions(0).cpu().tolist() == [1, 3]
+
+
+def test_the_next_client_is_brought_to_the_device_while_one_is_in_work(world_of) -> None:
+    world = world_on(world_of, VARIANTS["fedper"], pretend_device.device())
+    clients, drawn = start(world).clients, [threading.Event() for _ in range(3)]
+
+    def cohort(client: int) -> Cohort:
+        made = world.alone(clients[client], client, 0, 1.0, 1.0)
+
+        def batches() -> Iterator[Batch]:
+            for batch in made.batches:
+                drawn[client].set()
+                yield batch
+
+        return replace(made, batches=batches())
+
+    for client, there in enumerate(ahead(map(cohort, range(3)), world.device)):
+        assert drawn[min(client + 1, 2)].wait(60), "nobody prepared the next one"
+        assert not any(event.is_set() for event in drawn[client + 2 :])  # one ahead, and no more
+        assert there.private.device == next(iter(there.batches)).inputs.device == world.device
+        assert torch.equal(there.private.cpu()[0], clients[client].private)
+
+
+def test_an_answer_read_before_it_has_arrived_is_of_no_use() -> None:
+    """The pretend device notices who does not wait, and `behind` does not."""
+    there = torch.arange(4.0).to(pretend_device.device())
+    early = returned(there)
+    wait = arrival(there.device)
+    assert early.isnan().all()
+    wait()
+    assert early.tolist() == [0, 1, 2, 3]
+    later = behind((returned(there * n) for n in range(3)), there.device)
+    assert [answer.sum().item() for answer in later] == [0, 6, 12]
 
 
 def test_the_pretend_device_refuses_a_mixture() -> None:

@@ -17,6 +17,7 @@ from leanfed.compression.picks import Picks
 from leanfed.quantities import KEPT
 from leanfed.records import Floats, Ints, Section
 from leanfed.tasks.batch import Batch
+from leanfed.tasks.nest import Nest
 from leanfed.tasks.split import Split
 from leanfed.tasks.units import Units
 
@@ -170,6 +171,7 @@ class Cohort:
     head_steps: int | None = None  # of the plan; None: the method's own number
     report: bool = False  # whether clients say what a planner measures progress by (`Updates.signals`)
     units: Units | None = None  # of the private part, for a method that prunes units
+    nest: Nest | None = None  # of one client whose model is narrower; methods see the narrower one
 
     @property
     def rate(self) -> float:

@@ -82,7 +82,8 @@ class FedAvgP(Algorithm):
     def client_update(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Updates:
         mask = _largest_weights(shared, cohort.r, learner)
         run = local_steps(shared, cohort, learner, Masking(shared=mask, gradient=True))
-        return Updates(Dense(run.gradient, len(shared), mask), run.private, run.memory, run.loss, run.samples)
+        uploads = Dense(run.gradient, len(shared), mask, kept_counts(cohort.r, len(shared)))
+        return Updates(uploads, run.private, run.memory, run.loss, run.samples)
 
     @override
     def trained_weights(self, shared: Tensor, cohort: Cohort, learner: Learner) -> Weights:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -45,12 +45,13 @@ class FlatLearner:
     statistics and random draws needs neither.
     """
 
-    def __init__(self, model: FlatModel) -> None:
+    def __init__(self, model: FlatModel, nested: Mapping[float, FlatLearner] | None = None) -> None:
         self.model = model
         self.device = model.device
         self.picks: Picks = NumpyPicks() if self.device.type == "cpu" else TensorPicks()
         self.row = 0  # the client whose state is in the model
         self.narrow: dict[tuple[int, ...], FlatLearner] = {}  # learners with fewer units (`algorithms.narrow`)
+        self.nested = nested or {}  # learners of narrower models, by width (`rounds.nested`)
         self._clients: list[_Snapshot] = []
         self._rows = torch.empty(0, device=self.device)  # (C, d) gradients of several clients
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}  # place -> a tensor of the host, and its copy here

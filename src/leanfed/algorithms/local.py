@@ -141,7 +141,7 @@ def alternating_steps(shared: Tensor, cohort: Cohort, learner: Learner, head_ste
 def mean_loss(steps: Sequence[Tensor], cohort: Cohort) -> Floats:
     """Each client's mean loss over its steps (C,); raises `DivergedError` for the first that is not finite."""
     together = steps[0].unsqueeze(1) if len(steps) == 1 else torch.stack(list(steps), 1)
-    losses = together.cpu().numpy().astype(np.float64)  # the one moment at which a device is awaited
+    losses = together.cpu().numpy().astype(np.float64)  # the one moment at which a client awaits its device
     mean = np.asarray(losses.mean(1))
     if not np.isfinite(mean).all():
         row = int(np.flatnonzero(~np.isfinite(mean))[0])

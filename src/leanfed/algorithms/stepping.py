@@ -15,13 +15,17 @@ PREFIXES = ("shared_", "")  # of the names of the memories: of the shared part, 
 STEPS = "optimizer_steps"  # how many steps a client has taken, (C, 1)
 
 
+def counts_steps(name: str) -> bool:
+    """Whether a memory counts steps: it stays with the host, which would wait for a device to read it."""
+    return name.endswith(STEPS)
+
+
 class Stepper:
     """The optimiser of one part of C models; `memory` is changed by every step."""
 
     def __init__(self, rule: Optimizer, training: Training, memory: Mapping[str, Tensor]) -> None:
         self.rule, self.training, self.memory = rule, training, memory
-        # Read once: a device would be waited for at every step.
-        self._counts = [int(count) for count in memory[STEPS][:, 0].cpu().tolist()] if rule.counts else []
+        self._counts = [int(count) for count in memory[STEPS][:, 0].tolist()] if rule.counts else []
 
     def direction(self, gradient: Tensor, at: Tensor, mask: Tensor | None = None) -> Tensor:
         """(C, size): what a step of length eta follows, from the gradient at some weights; masked entries stay."""
@@ -53,11 +57,14 @@ class Steppers:
             if rule is None:
                 made.append(None)
                 continue
-            widths, device = _memories(rule, size), cohort.private.device
+            widths, there = _memories(rule, size), cohort.private.device
             if training.optimizer_state == "kept":
                 memory = {name: cohort.memory[prefix + name].clone() for name in widths}
             else:
-                memory = {name: torch.zeros(clients, width, device=device) for name, width in widths.items()}
+                memory = {
+                    name: torch.zeros(clients, width, device="cpu" if counts_steps(name) else there)
+                    for name, width in widths.items()
+                }
             made.append(Stepper(rule, training, memory))
         return cls(*made)
 

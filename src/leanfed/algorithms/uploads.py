@@ -13,11 +13,12 @@ from torch import Tensor
 from leanfed.algorithms.contract import Cohort
 from leanfed.compression import exact
 from leanfed.compression.levels import Range
-from leanfed.compression.picks import Chosen, Picks, Positions
+from leanfed.compression.picks import Chosen, Picks, Positions, places
 from leanfed.compression.selection import common, drawn
 from leanfed.compression.sparsify import RESIDUAL, Sparsification
 from leanfed.records import Floats, Ints, kept_counts
 from leanfed.streams import stream
+from leanfed.tasks.transfer import returned
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,19 @@ class Upload:
     positions: Tensor | None = None  # (entries,) int64
     scale: Range | None = None  # of coded values
     common: bool = False  # whether the receiver knows the positions, which then do not travel
+    within: Tensor | None = None  # (size,) places of a narrower client's vector in the server's, which knows them
 
     @property
     def entries(self) -> int:
         """How many values are sent."""
         return len(self.values)
+
+    @property
+    def places(self) -> Tensor | None:
+        """(entries,) where the values belong in the server's vector; None: they are all of it."""
+        if self.within is None or self.positions is None:
+            return self.positions if self.within is None else self.within
+        return self.within[self.positions.to(self.within.device)]
 
     def dense(self) -> Tensor:
         """The whole vector (size,) in float32, with zeros for entries that were not sent.
@@ -93,12 +102,15 @@ class Dense:
     rows: Tensor  # (C, size or more) float32, or bool
     size: int
     mask: Tensor | None = None  # (1 or C, size): the entries to send; rows are zero elsewhere
+    counts: Ints | None = None  # (C,) how many these are, where that is known without asking a device
 
     @property
     def entries(self) -> Ints:
         """(C,)."""
         if self.mask is None:
             return np.full(len(self.rows), self.size, dtype=np.int64)
+        if self.counts is not None:
+            return self.counts
         return np.broadcast_to(self.mask.count_nonzero(1).cpu().numpy(), len(self.rows)).copy()
 
     def largest(self) -> Floats:
@@ -115,7 +127,9 @@ class Dense:
             if self.mask is None:
                 yield Upload(self.size, values.clone())
             else:
-                positions = torch.nonzero(self.mask[row if len(self.mask) > 1 else 0]).flatten()
+                mask = self.mask[row if len(self.mask) > 1 else 0]
+                known = self.counts is not None
+                positions = places(mask, int(self.entries[row])) if known else torch.nonzero(mask).flatten()
                 yield Upload(self.size, values[positions], positions)
 
 
@@ -156,23 +170,32 @@ class Listed:
     """Uploads that own their values: received from a fleet, or copied from a learner's buffers."""
 
     uploads: Sequence[Upload]
+    bounds: Tensor | None = None  # (C,) `largest`, where it was asked for in advance
 
     @property
     def entries(self) -> Ints:
         """(C,)."""
         return np.array([upload.entries for upload in self.uploads], dtype=np.int64)
 
+    def bounded(self) -> Listed:
+        """With `largest` on its way from the uploads' device: nobody waits for it later."""
+        found = [exact.magnitudes(upload.values.unsqueeze(0)) for upload in self.uploads]
+        return replace(self, bounds=returned(torch.cat(found)))
+
     def largest(self) -> Floats:
         """(C,)."""
+        if self.bounds is not None:
+            return np.asarray(self.bounds.numpy(), dtype=np.float64)
         return np.array([exact.largest(upload.values.unsqueeze(0))[0] for upload in self.uploads])
 
     def add_to(self, total: Tensor, gamma: Floats) -> None:
         """One after another."""
         for upload, weight in zip(self.uploads, gamma.tolist(), strict=True):
-            if upload.positions is None:
+            into = upload.places
+            if into is None:
                 exact.add_row(total, upload.values.to(torch.float32), weight)
             else:
-                exact.add_at(total, upload.positions, upload.values, weight)
+                exact.add_at(total, into.to(total.device), upload.values, weight)
 
     def __iter__(self) -> Iterator[Upload]:
         return iter(self.uploads)

@@ -38,13 +38,18 @@ TOTAL: Final = 4.0  # limit of the `reach` of all addends together
 
 def largest(rows: Tensor) -> Floats:
     """(C,) the largest magnitude in each row (C, size) of float32 or bool; NaN where a row has one."""
-    if rows.numel() == 0 or rows.dtype == torch.bool:
-        return np.ones(len(rows)) if rows.numel() else np.zeros(len(rows))
-    if rows.device.type == "cpu":  # by numpy, which takes a twentieth of the time that torch does
-        values = rows.detach().numpy()
+    if rows.numel() and rows.dtype != torch.bool and rows.device.type == "cpu":
+        values = rows.detach().numpy()  # numpy takes a twentieth of the time that torch does
         return np.asarray(np.maximum(values.max(1), -values.min(1)), dtype=np.float64)
+    return np.asarray(magnitudes(rows).cpu().numpy(), dtype=np.float64)
+
+
+def magnitudes(rows: Tensor) -> Tensor:
+    """`largest` as a tensor on the rows' own device."""
+    if rows.numel() == 0 or rows.dtype == torch.bool:
+        return torch.full((len(rows),), float(rows.numel() > 0), device=rows.device)
     low, high = torch.aminmax(rows, dim=1)
-    return np.asarray(torch.maximum(high, -low).cpu().numpy(), dtype=np.float64)
+    return torch.maximum(high, -low)
 
 
 def reach(largest: Floats, weights: Floats, grid: float = GRADIENTS) -> Floats:

@@ -47,6 +47,15 @@ class Picks(Protocol):
         ...
 
 
+def places(mask: Tensor, count: int) -> Tensor:
+    """(count,) where a row (size,) that has `count` entries other than zero has them, increasing."""
+    if mask.device.type == "cpu":
+        return torch.nonzero(mask).flatten()
+    # The n-th is where the running count exceeds n; `nonzero` would have the host wait for how many there are.
+    running = (mask != 0).cumsum(0)
+    return torch.searchsorted(running, torch.arange(count, device=mask.device), right=True)
+
+
 @final
 @dataclass(frozen=True)
 class Positions(Chosen):

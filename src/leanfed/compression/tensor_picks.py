@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from leanfed.compression.exact import GRADIENTS, on_grid
-from leanfed.compression.picks import Chosen, Picks
+from leanfed.compression.picks import Chosen, Picks, places
 from leanfed.records import Floats, Ints
 
 
@@ -21,10 +24,11 @@ class Masked(Chosen):
 
     rows: Tensor  # (rows, size or more)
     kept: Tensor  # (rows, size) bool
+    counts: Sequence[int]  # how many each row keeps
 
     @override
     def positions(self, row: int) -> Tensor:
-        return torch.nonzero(self.kept[row]).flatten()
+        return places(self.kept[row], self.counts[row])
 
     @override
     def mask(self) -> Tensor:
@@ -50,9 +54,10 @@ class TensorPicks(Picks):
 
     @override
     def largest(self, rows: Tensor, counts: Ints, size: int) -> Masked:
-        magnitudes = rows[:, :size].abs()
-        kept = [_kept(row, count) for row, count in zip(magnitudes, counts.tolist(), strict=True)]
-        return Masked(rows, torch.stack(kept))
+        magnitudes = rows[:, :size].abs().nan_to_num_(nan=math.inf, posinf=math.inf)  # what is no number is sent, too
+        clipped = np.clip(counts, 0, size).tolist()
+        kept = [_kept(row, count) for row, count in zip(magnitudes, clipped, strict=True)]
+        return Masked(rows, torch.stack(kept), clipped)
 
 
 def _kept(magnitudes: Tensor, count: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from typing_extensions import override
 
-from leanfed.errors import InputError, LeanfedError
+from leanfed.errors import InputError, LeanfedError, first_line
 from leanfed.rounds.ranks import ALONE, Ranks, RankSettings
 
 GIVEN: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells its processes
@@ -87,7 +87,7 @@ class ProcessGroup(Ranks):
         except RuntimeError as error:  # what gloo, nccl and stores raise
             raise LostError(
                 f"The {self.size} ranks {what} (rank {self.rank}, within {self._timeout_s:g} s): "
-                f"{str(error).strip().splitlines()[0]}. Look at why one of them ended or is slow "
+                f"{first_line(error)}. Look at why one of them ended or is slow "
                 "(run.ranks.timeout_s); the same command goes on from the last checkpoint."
             ) from error
 
@@ -134,6 +134,6 @@ def _meeting_place(told: Mapping[str, str], rank: int, settings: RankSettings) -
     except RuntimeError as error:
         raise LostError(
             f"Rank {rank} cannot reach {told['MASTER_ADDR']}:{told['MASTER_PORT']}, where the ranks meet: "
-            f"{str(error).strip().splitlines()[0]}. Check the address and the firewall."
+            f"{first_line(error)}. Check the address and the firewall."
         ) from error
     return PrefixStore(f"leanfed-attempt-{told.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

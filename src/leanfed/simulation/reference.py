@@ -12,6 +12,7 @@ from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.exchange import Answers, Collector, train
 from leanfed.rounds.world import World
+from leanfed.simulation.pipeline import ahead, behind
 
 
 @final
@@ -29,9 +30,12 @@ class ReferenceEngine(Engine):
     def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
         world, size = self.world, len(server.shared)
         collector = Collector(size, single=single, wire=self.wire, device=world.device)
-        for client, k, r in zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True):
-            cohort = world.alone(clients[client], client, plan.round, k, r, plan.head_steps)
-            updates = train(world.algorithm, server, cohort, self.learner)
+        places = zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True)
+        cohorts = (world.alone(clients[client], client, plan.round, k, r, plan.head_steps) for client, k, r in places)
+        trained = (
+            train(world.algorithm, server, cohort, self.learner, waits=False) for cohort in ahead(cohorts, world.device)
+        )
+        for client, updates in zip(plan.participants, behind(trained, world.device), strict=True):
             clients[client] = updates.state(0)
             collector.receive(world.task.gamma[[client]], updates)
         return collector.answers()

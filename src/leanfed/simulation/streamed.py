@@ -24,6 +24,7 @@ from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.evaluation import ClientResult, Results, client_result
 from leanfed.rounds.exchange import Answers, Collector, train
 from leanfed.rounds.world import World
+from leanfed.simulation.pipeline import ahead, behind
 from leanfed.tasks.split import FlatModel
 
 WORKING_BYTES = 2 << 30  # of all workers together; a model with large activations gets fewer workers
@@ -44,11 +45,11 @@ class StreamedEngine(Engine):
         self.wire = wire
         self.learner = world.new_learner()
         self.threads = workers(world, self.learner.model, threads or torch.get_num_threads())
-        self.clients_at_once = self.threads
+        self.clients_at_once = self.alike = self.threads
         self._pool = ThreadPoolExecutor(self.threads, "leanfed", initializer=torch.set_num_threads, initargs=(1,))
         self._learners: queue.SimpleQueue[FlatLearner] = queue.SimpleQueue()
-        for number in range(self.threads):
-            self._learners.put(world.new_learner() if number else self.learner)
+        self._learners.put(self.learner)
+        self._built = [self.learner]  # another one as soon as so many clients train at the same time
 
     @override
     def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
@@ -56,12 +57,13 @@ class StreamedEngine(Engine):
         collector = Collector(size, single=single, wire=self.wire, device=world.device)
 
         def work(cohort: Cohort, learner: FlatLearner) -> Updates:
-            return train(world.algorithm, server, cohort, learner)
+            return train(world.algorithm, server, cohort, learner, waits=False)
 
         places = zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True)
         steps = plan.head_steps
         cohorts = (world.alone(clients[client], client, plan.round, k, r, steps) for client, k, r in places)
-        for client, updates in zip(plan.participants, self._stream(work, cohorts), strict=True):
+        answers = behind(self._stream(work, ahead(cohorts, world.device)), world.device)
+        for client, updates in zip(plan.participants, answers, strict=True):
             clients[client] = updates.state(0)
             collector.receive(world.task.gamma[[client]], updates)
         return collector.answers()
@@ -96,6 +98,9 @@ class StreamedEngine(Engine):
 
         waiting: deque[Future[R]] = deque()
         for item in items:
+            if len(self._built) == len(waiting):
+                self._built.append(self.world.new_learner())
+                self._learners.put(self._built[-1])
             waiting.append(self._pool.submit(one, item))
             if len(waiting) == self.threads:
                 yield waiting.popleft().result()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor
 
-CPU: Final = torch.device("cpu")
+from leanfed.tasks.transfer import CPU as CPU
+from leanfed.tasks.transfer import sent
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,8 @@ class Batch:
     labels: Tensor  # (samples,)
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on a device; from pinned memory to a GPU, so that the copy goes on beside the computation."""
-        if self.inputs.device == device:
-            return self
-        parts = (part.pin_memory() if device.type == "cuda" else part for part in (self.inputs, self.labels))
-        return Batch(*(part.to(device, non_blocking=True) for part in parts))
+        """The batch on a device, or on its way there."""
+        return self if self.inputs.device == device else Batch(sent(self.inputs, device), sent(self.labels, device))
 
     def alone(self) -> Batch:
         """The batch of a cohort of one: (1, samples, ...)."""

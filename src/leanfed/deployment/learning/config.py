@@ -153,6 +153,10 @@ def read_settings(text: str) -> Settings:
             "[privacy] and [adversary] are for simulations: a fleet's server adds no noise, and its nodes are "
             "what they are. Leave them out."
         )
+    if settings.task.split_schedule:
+        raise SettingsError("task.split_schedule is for simulations: a fleet keeps its cut. Leave it out.")
+    if settings.width.shares:
+        raise SettingsError("[width] is for simulations: a fleet's nodes all train the whole model. Leave it out.")
     if settings.radio.masked_sum:
         raise SettingsError(
             "radio.masked_sum is a cost of simulations: a fleet's nodes send their updates unmasked, over TLS, to the "

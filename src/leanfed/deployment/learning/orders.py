@@ -71,6 +71,6 @@ def most_samples(world: World, member: Member) -> float:
 
 def _given(plan: RoundPlan, world: World) -> dict[int, tuple[float, float, float, int]]:
     """client -> (k, r, share, entries)."""
-    entries = world.algorithm.entries(world.split, plan.k, plan.r)
+    entries = world.entries(plan)
     columns = zip(plan.k.tolist(), plan.r.tolist(), shares_of(plan).tolist(), entries.tolist(), strict=True)
     return dict(zip(plan.participants, columns, strict=True))

@@ -92,8 +92,7 @@ class NodeStore:
         tensors = {PRIVATE: state.private, **{f"memory.{name}": tensor for name, tensor in state.memory.items()}}
         content = save({name: tensor.contiguous().numpy() for name, tensor in tensors.items()})
         name = f"state-{number:06d}-{os.urandom(4).hex()}.safetensors"
-        write_new(self.folder / name, content)
-        digest = hashlib.sha256(content).hexdigest()
+        digest = write_new(self.folder / name, [content])
         entry = {"file": name, "round": number, "token": token, "sha256": digest}
         self._write_manifest(self._manifest().get("committed"), entry)
 
@@ -110,7 +109,7 @@ class NodeStore:
     def keep_view(self, view: Tensor, name: str) -> None:
         """Store the view of this name in place of all others; a name is a digest, so the file vouches for itself."""
         if name != self.view_name:
-            write_new(self.folder / f"view-{name}.f32", view.numpy().astype("<f4").tobytes())
+            write_new(self.folder / f"view-{name}.f32", [view.numpy().astype("<f4").tobytes()])
         for path in self.folder.glob("view-*.f32"):
             if path.name != f"view-{name}.f32":
                 remove(path)

@@ -21,7 +21,7 @@ from leanfed.deployment.operations.roster import Roster
 from leanfed.deployment.operations.run_keeper import RunKeeper
 from leanfed.deployment.operations.supervise import ChildEndedError, Supervisor
 from leanfed.deployment.operations.warm_child import WarmChild
-from leanfed.errors import LeanfedError
+from leanfed.errors import LeanfedError, first_line
 from leanfed.files import write_json
 from leanfed.locks import folder_lock
 
@@ -92,7 +92,7 @@ class _Server:
                     raise
                 pause = backoff.next()
                 self.fleet.audit.write("server failed", why=str(error))
-                self.say(f"{str(error).splitlines()[0]} Starts again in {pause:.0f} s.")
+                self.say(f"{first_line(error)} Starts again in {pause:.0f} s.")
                 self.supervisor.stop()
                 self.supervisor.sleep(pause)
             self.supervisor.stop()

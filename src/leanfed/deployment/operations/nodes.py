@@ -32,7 +32,7 @@ from leanfed.deployment.operations.node_state import NodeState
 from leanfed.deployment.operations.ports import free_port, listens
 from leanfed.deployment.operations.supervise import ChildEndedError, StopRequested, Supervisor
 from leanfed.deployment.operations.warm_child import WarmChild
-from leanfed.errors import InputError, LeanfedError
+from leanfed.errors import InputError, LeanfedError, first_line
 from leanfed.files import write_text
 from leanfed.locks import folder_lock
 
@@ -140,7 +140,7 @@ class Node:
         except LeanfedError as error:
             if not self._joined:
                 raise
-            return str(error).splitlines()[0]
+            return first_line(error)
 
     # The server
 

@@ -23,11 +23,11 @@ from leanfed.algorithms.learner import one_thread
 from leanfed.compression import exact
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.client_store import ClientStore
-from leanfed.rounds.coding import with_coded_values
 from leanfed.rounds.engine import Engine
-from leanfed.rounds.exchange import Answers, Collector, Partial, kept_here, moved, summed
+from leanfed.rounds.exchange import Answers, Collector, Partial, coded, kept_here, moved, summed
 from leanfed.rounds.world import World
 from leanfed.tasks.batch import Batch
+from leanfed.tasks.transfer import arrival
 
 CHUNK_CLIENTS = 10  # 100 clients divide evenly over two threads, and the buffers about fit the caches
 CHUNK_BYTES = 256 << 20  # of buffers per worker; larger batches make smaller chunks
@@ -94,7 +94,8 @@ class ChunkedEngine(Engine):
                 updates = self.world.algorithm.client_update(shared, moved(cohort, device), learner)
                 if single or device.type != "cpu":
                     updates = kept_here(updates, device)
-                updates = with_coded_values(updates, cohort)
+                updates = coded(updates, cohort, device)
+                arrival(device)()
                 if not single and device.type == "cpu":
                     found = summed(updates.uploads, gamma, exact.zeros(len(shared)))
         finally:

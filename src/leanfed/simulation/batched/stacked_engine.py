@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from leanfed.algorithms.contract import ServerState, Weights
 from leanfed.algorithms.learner import FlatLearner
+from leanfed.errors import first_line
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.evaluation import Results
@@ -83,6 +84,8 @@ def chunk_clients(world: World) -> int:
 
 def misfit(world: World, wire: str | None) -> str | None:
     """Why this world cannot be computed layer by layer for several clients, or None if it can."""
+    if world.widths is not None:
+        return "[width] gives clients models of different widths"
     if wire:
         return "radio.wire codes each client's upload by itself"
     if world.training.local_epochs is not None:
@@ -104,7 +107,7 @@ def departure(world: World) -> str | None:
     try:
         found = new_learner(world).loss_and_gradient(weights, batch)
     except (RuntimeError, TypeError, AttributeError, IndexError, ValueError) as error:
-        return f"its layers cannot be computed for several clients ({str(error).splitlines()[0]})"
+        return f"its layers cannot be computed for several clients ({first_line(error)})"
     far = [float((a - b).norm() / b.norm().clamp(min=1e-12)) for a, b in zip(found, expected, strict=True)]
     if max(far) <= TOLERANCE:
         return None
