@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +102,11 @@ def measure(name: str, batch_size: int, repeats: int) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
+def report(measure: Callable[..., list[dict[str, Any]]], cases: Iterable[tuple[Any, ...]]) -> None:
+    """Print the rows of all cases, measured on one thread, and write them to the file that is named, if any."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rows = [row for case in CASES for row in measure(*case)]
+    rows = [row for case in cases for row in measure(*case)]
     for row in rows:
         print(json.dumps(row))
     if len(sys.argv) > 1:
@@ -113,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report(measure, CASES)

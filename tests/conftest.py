@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Callable
@@ -33,6 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests that mostly wait for other processes first: one worker waits while the others compute."""
     waiting = ("fleet", "waits")
     items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in waiting))
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of every search for cycles, and search seldom: 8 % of unit tests' time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000)
 
 
 class TinyNorm(nn.Module):

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import leanfed
 from leanfed.rounds.loop import RoundRecord
+from leanfed.runs.settings import Settings
 
 
 class Stop(Exception):
@@ -24,6 +26,18 @@ def stop_after(rounds: int) -> Callable[[RoundRecord], None]:
             raise Stop
 
     return listen
+
+
+def check_resumed(settings: Settings, folder: Path, rounds: int) -> None:
+    """Stop a run after so many rounds and resume it: rows and weights are those of the unbroken run."""
+    whole = leanfed.run(settings, folder / "whole")
+    with pytest.raises(Stop):
+        leanfed.run(settings, folder / "broken", listen=stop_after(rounds))
+    resumed = leanfed.resume(folder / "broken")
+    assert resumed.rounds.equals(whole.rounds)
+    assert resumed.clients.equals(whole.clients)
+    weights = [(folder / name / "weights.safetensors").read_bytes() for name in ("whole", "broken")]
+    assert weights[0] == weights[1]
 
 
 class Killed(BaseException):

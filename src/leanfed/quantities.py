@@ -120,6 +120,7 @@ COLUMNS: Final = (
     Quantity("k", C, float, "1", "keep rate of the base gradient"),
     Quantity("r", C, float, "1", "keep rate of the head"),
     Quantity("share", C, float, "1", "share of the band"),
+    Quantity("width", C, float, "1", "share of the model's channels, where clients have narrower ones", since="0.2.0"),
     Quantity("weight", C, float, "1", "weight in the update, where a rule chooses it", since="0.2.0"),
     Quantity("accuracy", R + C + E, float, "1", "accuracy", "none", "last", in_summary=True, score=ACCURACY),
     Quantity("loss", R + C + E, float, "1", "loss", "none", "last", in_summary=True, score=LOSS),

@@ -102,8 +102,8 @@ def test_the_interval_is_that_of_a_draw_without_replacement() -> None:
     everyone = rng.uniform(size=400)
     held = 0
     for _ in range(400):
-        panel = rng.choice(400, 100, replace=False)
-        tested = Evaluation(everyone[panel], everyone[panel], np.full(100, 0.01), of_clients=400)
+        panel = rng.choice(400, 300, replace=False)  # so many that the factor 1 - M / N is felt
+        tested = Evaluation(everyone[panel], everyone[panel], np.full(300, 1 / 300), of_clients=400)
         assert tested.interval is not None and tested.accuracy is not None
         held += abs(tested.accuracy - everyone.mean()) <= tested.interval
     assert 0.91 * 400 <= held <= 0.985 * 400

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leanfed.errors import BusyError, SettingsError, StorageError, nearest
-from leanfed.files import make_folder, read_json, write_atomically, write_json, write_new, write_text
+from leanfed.files import make_folder, read_json, sha256_of, write_atomically, write_json, write_new, write_text
 from leanfed.locks import folder_lock
 from leanfed.records import kept_count
 from leanfed.registry import Registry
@@ -74,10 +74,16 @@ def test_a_disk_that_takes_no_more_is_explained(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="Cannot write"):
             write_text(tmp_path / "large.txt", "x" * 10_000)
         with pytest.raises(StorageError, match="Cannot write"):
-            write_new(tmp_path / "large.bin", b"x" * 10_000)
+            write_new(tmp_path / "large.bin", [b"x" * 10_000])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_file_is_written_piece_by_piece_and_known_by_its_digest(tmp_path: Path) -> None:
+    digest = write_new(tmp_path / "new.bin", iter([b"one", memoryview(b"two")]))
+    assert (tmp_path / "new.bin").read_bytes() == b"onetwo"
+    assert digest == sha256_of(tmp_path / "new.bin")
 
 
 def test_a_read_only_folder_is_explained(tmp_path: Path) -> None:

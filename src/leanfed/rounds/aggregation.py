@@ -18,7 +18,8 @@ from leanfed.algorithms.uploads import Listed, Upload
 from leanfed.compression import exact
 from leanfed.records import Floats, Section
 from leanfed.registry import Registry
-from leanfed.rounds.exchange import STATISTICS, Answers
+from leanfed.rounds.exchange import Answers
+from leanfed.rounds.nested import STATISTICS, covered_mean
 
 AVERAGE = "average"  # the server's memory of past mean gradients
 NORM, PAST_NORMS = "norm", 0.9  # its memory of their norms, and the weight of the past in it
@@ -81,8 +82,15 @@ def divided(total: Tensor, gamma: Floats) -> Tensor:
     return (total / weight if weight > 0 else total).to(torch.float32)
 
 
-def combined(rule: Aggregation, size: int, answers: Answers) -> tuple[Tensor, Floats | None]:
-    """The update by the rule, and the weight of each upload if the rule has chosen it."""
+def combined(
+    rule: Aggregation, size: int, answers: Answers, weights: Tensor | None = None
+) -> tuple[Tensor, Floats | None]:
+    """The update by the rule, and the weight of each upload if the rule has chosen it.
+
+    `weights` (size,) is what the sum is divided by, entry by entry, where not all clients have all entries.
+    """
+    if answers.total is not None and weights is not None:
+        return covered_mean(answers.total, weights), None
     if answers.total is not None:
         return divided(answers.total, answers.gamma), None
     return by_rule(rule, size, answers.gamma, answers.uploads)

@@ -12,6 +12,7 @@ from leanfed.algorithms.uploads import Listed, Upload
 from leanfed.compression.sparsify import RESIDUAL
 from leanfed.compression.values import rounded
 from leanfed.streams import stream
+from leanfed.tasks.transfer import sent
 
 
 def with_coded_values(updates: Updates, cohort: Cohort) -> Updates:
@@ -34,8 +35,8 @@ def _coded(updates: Updates, cohort: Cohort, unsent: torch.Tensor | None) -> Ite
             continue
         rng = stream(cohort.seed, "values", cohort.round, client)
         meant = upload.cpu()
-        sent, scale = rounded(meant.values.numpy(), cohort.values, rng)
-        values = torch.from_numpy(sent)
+        coded, scale = rounded(meant.values.numpy(), cohort.values, rng)
+        values = torch.from_numpy(coded)
         if unsent is not None:
             unsent[row, slice(None) if meant.positions is None else meant.positions] += meant.values - values
-        yield replace(meant, values=values, scale=scale)
+        yield replace(upload, values=sent(values, upload.values.device), scale=scale)

@@ -187,10 +187,8 @@ class Accountant:
         """Participants of a plan on even shares whose round would never end or cost without end, and why."""
         if not plan.participants:
             return {}
-        world, split = self.world, self.world.split
-        samples = world.samples(plan.participants).astype(np.int64)
-        entries = np.asarray(world.algorithm.entries(split, plan.k, plan.r))
-        outcome = RoundOutcome(None, samples * 0.0, samples, entries)  # type: ignore[arg-type]  # needs no server
+        samples = self.world.samples(plan.participants).astype(np.int64)
+        outcome = RoundOutcome(None, samples * 0.0, samples, self.world.entries(plan))  # type: ignore[arg-type]  # needs no server
         with np.errstate(all="ignore"):
             cost = self.bill(plan, outcome).cost
         return {
@@ -202,12 +200,10 @@ class Accountant:
     def bill(self, plan: RoundPlan, outcome: RoundOutcome) -> RoundBill:
         """The costs of one round, per participant."""
         radio = self.settings
-        exact, paper = upload_bits(self.world, radio, outcome.entries)
+        exact, paper = upload_bits(self.world, radio, outcome.entries, plan.participants)
         workload = Workload(
             upload_bits=exact if self.settings.payload == "exact" else paper,
-            computed_share=computed_share(
-                self.world, self.settings, plan.r, self.world.batches(plan.participants), plan.head_steps
-            ),
+            computed_share=planned_share(self.world, self.settings, plan),
             samples=outcome.samples.astype(float),
             cycles_per_sample=self.settings.cycles_per_sample,
             download_bits=broadcast_bits(self.world, radio, plan.round) if plan.participants else 0.0,
@@ -277,16 +273,40 @@ def computed_share(
     return np.asarray(kept * whole.passes + r * whole.head_passes * work.further)
 
 
+def planned_share(world: World, radio: RadioSettings, plan: RoundPlan) -> Floats:
+    """What each participant of a plan computes on a sample over a whole model's step, narrower models included."""
+    batches, found = world.batches(plan.participants), np.zeros(len(plan.participants))
+    for own, places in world.by_width(plan.participants):
+        share = computed_share(own, radio, plan.r[places], batches[places], plan.head_steps)
+        found[places] = share if own is world else share * step_share(own, world, radio)
+    return found
+
+
+def step_share(own: World, world: World, radio: RadioSettings) -> float:
+    """A step of a narrower model over a step of the whole one, by weights or by multiply-adds."""
+    if radio.computation == "operations" and own.operations and world.operations:
+        return own.operations / world.operations
+    return own.split.size / world.split.size
+
+
 def _stepping(algorithm: Algorithm, head_steps: int | None) -> Algorithm:
     """The method with as many head steps as a plan says; None: its own number."""
     return algorithm if head_steps is None else algorithm.model_copy(update={"head_steps": head_steps})
 
 
-def upload_bits(world: World, radio: RadioSettings, entries: Ints) -> tuple[Floats, Floats]:
+def upload_bits(
+    world: World, radio: RadioSettings, entries: Ints, clients: tuple[int, ...] | None = None
+) -> tuple[Floats, Floats]:
     """(exact, paper) bits of uploads of so many values, with running statistics where they are shared.
 
-    The paper's S is for values with positions; uploads without positions have the same count in both.
+    The paper's S is for values with positions; uploads without positions have the same count in both. Positions in a
+    narrower model are among its own entries, which the server knows; `clients` says whose uploads they are.
     """
+    if clients is not None and world.widths is not None:
+        both = np.zeros((2, len(clients)))
+        for own, places in world.by_width(clients):
+            both[:, places] = upload_bits(own, radio, entries[places])
+        return both[0], both[1]
     form, size, beside = world.algorithm.upload_form, world.vector_size, radio.float_bits * world.statistics_size
     if radio.masked_sum:
         bits = masks(radio, entries).sent_bits(entries) + beside

@@ -140,8 +140,7 @@ def _planned_cost(planner: Planner, number: int) -> tuple[float, float]:
     """(seconds, joules) of a round, from its plan and what its participants would send."""
     plan, accountant = planner.plan(number).plan, planner.accountant
     samples = accountant.world.samples(plan.participants).astype(np.int64)
-    entries = np.asarray(accountant.world.algorithm.entries(accountant.world.split, plan.k, plan.r))
-    outcome = RoundOutcome(None, samples * 0.0, samples, entries)  # type: ignore[arg-type]  # needs no server
+    outcome = RoundOutcome(None, samples * 0.0, samples, accountant.world.entries(plan))  # type: ignore[arg-type]  # needs no server
     cost = accountant.bill(plan, outcome).cost
     return float(cost.round_latency_s), float(np.sum(cost.energy_j))
 

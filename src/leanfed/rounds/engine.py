@@ -61,6 +61,7 @@ class Engine(ABC):
     reason: str = "it was asked for"  # why this engine was chosen; `choose_engine` fills it in
     single_uploads: bool = True
     clients_at_once: int = 1  # how many clients keep all its workers busy
+    alike: int = 1  # workers that share nothing but the machine: what one takes tells what all take
     any_company: bool = True  # whether a client's numbers are the same whoever computes beside it
     wire: str | None = None  # value type of coded uploads; None: uploads are not coded
 
@@ -93,7 +94,8 @@ class Engine(ABC):
         if world.ledger is not None:
             after, weights = released(world, world.ledger, server, answers.uploads, plan.round)
         else:
-            mean, weights = combined(world.aggregation, len(server.shared), answers)
+            had = None if world.widths is None else world.coverage(plan.participants, answers.gamma)
+            mean, weights = combined(world.aggregation, len(server.shared), answers, had)
             after = update_server(world.algorithm, server, mean, answers, world.training, plan.round)
         after, _ = advanced(world.differences, server, after, world.task.seed, plan.round)
         columns = (answers.loss, answers.samples, answers.entries, answers.coded_bits)

@@ -18,6 +18,7 @@ from leanfed.algorithms.learner import FlatLearner
 from leanfed.records import Floats, Ints, Section
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.exchange import personal_model
+from leanfed.rounds.nested import narrow_states
 from leanfed.rounds.world import World
 from leanfed.streams import stream_seed
 from leanfed.tasks.guess import majority_label
@@ -201,8 +202,19 @@ def client_result(
     world: World, server: ServerState, state: ClientState, learner: FlatLearner, client: int
 ) -> ClientResult:
     """The scores of one client's model on its own test set."""
+    world, server, state, learner = at_own_width(world, server, state, learner, client)
     weights = used_weights(world, server, state, learner, client)
     return scored(world, client, lambda inputs: learner.model.logits(weights, inputs))
+
+
+def at_own_width(
+    world: World, server: ServerState, state: ClientState, learner: FlatLearner, client: int
+) -> tuple[World, ServerState, ClientState, FlatLearner]:
+    """What a client's model is made of: the same, or the part that a narrower one has, in a world of that width."""
+    nest = world.nest(client)
+    if nest is None:
+        return world, server, state, learner
+    return world.inner(nest.width)[0], *narrow_states(nest, server, state), learner.nested[nest.width]
 
 
 def used_weights(world: World, server: ServerState, state: ClientState, learner: FlatLearner, client: int) -> Tensor:

@@ -20,23 +20,36 @@ from leanfed.algorithms.base import Algorithm
 from leanfed.algorithms.contract import ClientState, Cohort, ServerState, Training, Updates
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.algorithms.local import DivergedError
+from leanfed.algorithms.stepping import counts_steps
 from leanfed.algorithms.uploads import Listed, Upload, Uploads
 from leanfed.compression import exact
 from leanfed.errors import InputError
 from leanfed.records import Floats, Ints
 from leanfed.rounds.coding import with_coded_values
+from leanfed.rounds.nested import STATISTICS as STATISTICS
+from leanfed.rounds.nested import narrowed, widened
 from leanfed.rounds.wire import through_wire
 from leanfed.streams import stream_seed
-from leanfed.tasks.batch import CPU
-
-STATISTICS = "statistics"  # memory name: of clients for all statistics, of the server for the shared ones
+from leanfed.tasks.transfer import CPU, arrival, returned, sent
 
 
-def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: FlatLearner) -> Updates:
+def train(
+    algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: FlatLearner, *, waits: bool = True
+) -> Updates:
     """`algorithm.client_update` with each client's own statistics and its own random stream for dropout.
 
-    The uploads own their memory: the learner may go on to other clients.
+    The uploads own their memory: the learner may go on to other clients. Unless it `waits`, what clients keep may
+    still be on its way from the device, until an `arrival` that is asked for afterwards. A client whose model is
+    narrower trains that.
     """
+    if cohort.nest is None:
+        return _trained(algorithm, server, cohort, learner, waits=waits)
+    return widened(_trained(algorithm, *narrowed(server, cohort, learner), waits=True), cohort, learner)
+
+
+def _trained(
+    algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: FlatLearner, *, waits: bool
+) -> Updates:
     model, keeps = learner.model, learner.model.statistics.size > 0
     shared, cohort = learner.here(0, server.shared), moved(cohort, learner.device)
     if keeps or model.random:
@@ -50,33 +63,44 @@ def train(algorithm: Algorithm, server: ServerState, cohort: Cohort, learner: Fl
             updates = algorithm.client_update(shared, cohort, learner)
         except ValueError as error:
             raise _of_one_sample(error, cohort, learner) from error
-    updates = with_coded_values(kept_here(updates, learner.device), cohort)
-    if not keeps:
-        return updates
-    after, places = learner.statistics().cpu(), model.statistics.places.cpu()
-    memory = {**updates.memory, STATISTICS: after}
-    return replace(updates, memory=memory, statistics=after[:, places] if len(places) else None)
+    updates = coded(kept_here(updates, learner.device), cohort, learner.device)
+    if keeps:
+        after, places = learner.statistics(), model.statistics.places
+        memory = {**updates.memory, STATISTICS: returned(after)}
+        shown = returned(after[:, places]) if len(places) else None
+        updates = replace(updates, memory=memory, statistics=shown)
+    if waits:
+        arrival(learner.device)()
+    return updates
 
 
 def moved(cohort: Cohort, device: torch.device) -> Cohort:
-    """The cohort's states on a device; its batches follow one by one."""
-    if device.type == "cpu":
+    """The cohort's states on a device, or on their way there; its batches follow one by one."""
+    if cohort.private.device == device:
         return cohort
     return replace(
         cohort,
-        private=cohort.private.to(device),
-        memory={name: rows.to(device) for name, rows in cohort.memory.items()},
+        private=sent(cohort.private, device),
+        memory={name: rows if counts_steps(name) else sent(rows, device) for name, rows in cohort.memory.items()},
         batches=(batch.to(device) for batch in cohort.batches),
     )
 
 
 def kept_here(updates: Updates, device: torch.device) -> Updates:
-    """The updates with uploads of their own, which stay on the device, and what clients keep in host memory."""
+    """The updates with uploads of their own, which stay on the device, and what clients keep on its way to the host."""
     uploads = Listed(list(updates.uploads))
     if device.type == "cpu":
         return replace(updates, uploads=uploads)
-    memory = {name: rows.cpu() for name, rows in updates.memory.items()}
-    return replace(updates, uploads=uploads, private=updates.private.cpu(), memory=memory)
+    memory = {name: returned(rows) for name, rows in updates.memory.items()}
+    return replace(updates, uploads=uploads.bounded(), private=returned(updates.private), memory=memory)
+
+
+def coded(updates: Updates, cohort: Cohort, device: torch.device) -> Updates:
+    """`with_coded_values` of what `kept_here` gives: rounding reads the memories, which must have arrived."""
+    if cohort.values == "float32":
+        return updates
+    arrival(device)()
+    return with_coded_values(updates, cohort)
 
 
 def _own_random(learner: FlatLearner) -> AbstractContextManager[None]:

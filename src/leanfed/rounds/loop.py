@@ -71,12 +71,15 @@ def play(
     evaluation: EvaluationSettings,
     theory: TheorySettings,
     budget: Budget | None = None,
+    until: int | None = None,
 ) -> Iterator[RoundRecord]:
-    """Run the remaining rounds, yielding a record after each; the round that reaches the budget is the last."""
+    """Run the remaining rounds, yielding a record after each; the round that reaches the budget is the last.
+
+    With `until` it stops before that round, which another world goes on with.
+    """
     prober = Prober(theory, world, engine.host_learner(), engine.states)
-    for number in range(progress.round, rounds):
-        planned = planner.plan(number)
-        plan = planned.plan
+    for number in range(progress.round, rounds if until is None else min(until, rounds)):
+        plan = (planned := planner.plan(number)).plan
         probed = prober.row(seen(progress.server), progress.clients, plan)
         began = time.perf_counter()
         if plan.participants:
@@ -98,7 +101,7 @@ def play(
             progress=progress,
             row=row,
             rounds=typed_frame({name: [value] for name, value in row.items()}),
-            clients=typed_frame({**client_columns(plan, outcome, seen_alone), **bill.client_columns()}),
+            clients=typed_frame({**client_columns(plan, outcome, seen_alone, world.widths), **bill.client_columns()}),
             evaluations=typed_frame(evaluation_columns(number, tested, world.tested)),
             planned=planned,
             seconds=seconds,
@@ -184,9 +187,12 @@ def by_client(world: World, tested: Evaluation) -> tuple[str, dict[int, float]]:
 
 
 def client_columns(
-    plan: RoundPlan, outcome: RoundOutcome, tested: tuple[str, Mapping[int, float]] | None
+    plan: RoundPlan,
+    outcome: RoundOutcome,
+    tested: tuple[str, Mapping[int, float]] | None,
+    widths: Sequence[float] | None = None,
 ) -> dict[str, Any]:
-    """Columns of the clients table, one entry per participant; `tested` as `by_client` has it."""
+    """Columns of the clients table, one entry per participant; `tested` as `by_client` has it, `widths` of all."""
     clients = np.array(plan.participants, dtype=np.int64)
     main, scores = tested or ("", {})
     own = [scores.get(client) for client in plan.participants]
@@ -196,6 +202,7 @@ def client_columns(
         "k": plan.k,
         "r": plan.r,
         "share": shares_of(plan),
+        **({} if widths is None else {"width": [widths[client] for client in plan.participants]}),
         "loss": outcome.loss,
         "samples": outcome.samples,
         "entries": outcome.entries,

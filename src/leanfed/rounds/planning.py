@@ -25,7 +25,7 @@ from leanfed.allocation.solution import Solution, Status
 from leanfed.allocation.tuned_form import PAST, STEPS, Choice, TunedPlan, Worths, plan_tuned
 from leanfed.errors import InfeasibleError
 from leanfed.records import Floats, Ints, RoundPlan
-from leanfed.rounds.costs import Accountant, computed_share, of_participants, planned_work, upload_bits
+from leanfed.rounds.costs import Accountant, of_participants, planned_share, planned_work, upload_bits
 from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.probing import CONSTANTS, TheorySettings, initial_constants
 from leanfed.rounds.selection import overdue
@@ -86,6 +86,12 @@ class Planner:
         self._past = _Past(memory["next"], np.array(memory["absent"], dtype=np.int64), energy)
         if self.settings.measures:
             self._measured = list(memory["measured"])
+
+    def follow(self, earlier: Planner, number: int) -> None:
+        """Go on in round `number` from where the planner of the rounds before it stands."""
+        if earlier._looks_back and earlier._past.next < number:
+            earlier.plan(number - 1)
+        self._past, self._measured = earlier._past, list(earlier._measured)
 
     def plan(self, number: int, reachable: Collection[int] | None = None) -> Planned:
         """The plan of one round; of a fleet for the clients that can be reached."""
@@ -163,14 +169,13 @@ class Planner:
 
     def _bits(self, plan: RoundPlan) -> Floats:
         """The bits that each participant sends at the method's own rates."""
-        radio, algorithm = self.accountant.settings, self.world.algorithm
-        entries = algorithm.entries(self.world.split, plan.k, plan.r)
-        exact, paper = upload_bits(self.world, radio, entries)
+        radio = self.accountant.settings
+        exact, paper = upload_bits(self.world, radio, self.world.entries(plan), plan.participants)
         return exact if radio.payload == "exact" else paper
 
     def _work(self, plan: RoundPlan) -> Floats:
         """The share of a step of the whole model that each participant computes at the method's own rates."""
-        return computed_share(self.world, self.accountant.settings, plan.r, self.world.batches(plan.participants))
+        return planned_share(self.world, self.accountant.settings, plan)
 
     def _with_a_link(self, plan: RoundPlan) -> tuple[RoundPlan, dict[str, Any]]:
         """The plan without devices whose link is dead in this round, and why they sit it out."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -54,4 +56,5 @@ def through_wire(upload: Upload, dtype: str) -> tuple[Upload, int]:
     frame = to_frame(upload, dtype)
     mask = upload.values.dtype == torch.bool
     known = upload.positions.numpy() if upload.common and upload.positions is not None else None
-    return from_frame(frame, max_size=upload.size, mask=mask, known=known), 8 * len(frame)
+    read = from_frame(frame, max_size=upload.size, mask=mask, known=known)
+    return replace(read, within=upload.within), 8 * len(frame)

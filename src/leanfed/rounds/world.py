@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from leanfed.algorithms.base import Algorithm
-from leanfed.algorithms.contract import ClientState, Cohort, Training, Tuning
+from leanfed.algorithms.contract import PRIVATE, ClientState, Cohort, Training, Tuning
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.compression.selection import common
 from leanfed.errors import SettingsError
@@ -20,16 +21,20 @@ from leanfed.rounds.adversary import Adversary
 from leanfed.rounds.aggregation import Aggregation, WeightedMean
 from leanfed.rounds.broadcast import Differences
 from leanfed.rounds.client_store import ClientStore
-from leanfed.rounds.exchange import STATISTICS
+from leanfed.rounds.nested import STATISTICS, coverage, why_whole
 from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.selection import Moment, Participation, select
 from leanfed.streams import stream
 from leanfed.tasks.batch import CPU, Batch
 from leanfed.tasks.chain import Chain, layer_operations, stage_share, tail_share
-from leanfed.tasks.models import MODELS
+from leanfed.tasks.models import MODELS, narrow_builder
+from leanfed.tasks.nest import Nest, places_of
 from leanfed.tasks.split import FlatModel, Precision, Split
+from leanfed.tasks.statistics import Statistics
 from leanfed.tasks.task import Task, draw_rows
 from leanfed.tasks.units import Units, find_units
+
+HANDED = "handed"  # the server's memory of layers that became private (`rounds.switch`), as they were then
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class World:
     precision: Precision = "float32"  # of forward passes
     reports: bool = False  # whether clients say what the planner measures progress by
     panel: int | None = None  # how many clients are tested; None: all
+    widths: tuple[float, ...] | None = None  # share of the channels of each client's model; None: all are whole
+    later: tuple[tuple[int, World], ...] = ()  # (round, world): from that round on the model is cut elsewhere
 
     @cached_property
     def liars(self) -> frozenset[int]:
@@ -96,6 +103,54 @@ class World:
         """What this method shares and what it keeps private."""
         return self.algorithm.divide(self.task.split)
 
+    def at(self, round_number: int) -> World:
+        """The world of a round."""
+        return ([self] + [world for first, world in self.later if first <= round_number])[-1]
+
+    def laid_out(self, size: int) -> World:
+        """The world whose shared part has so many values, as a state that was kept has them."""
+        return next((world for _, world in self.later if world.vector_size == size), self)
+
+    @cached_property
+    def _inner(self) -> dict[float, tuple[World, Nest]]:
+        return {}
+
+    def inner(self, width: float) -> tuple[World, Nest]:
+        """The world in which all models have this share of the channels, and where their values are in this one's."""
+        if width not in self._inner:
+            small = replace(self, task=replace(self.task, width=width), widths=None)
+            own, whole = (Statistics(world.task.example_model).shapes for world in (small, self))
+            shared = places_of(small.split.shared, self.split.shared)
+            private = places_of(small.split.private, self.split.private)
+            nest = Nest(width, shared, private, places_of(own, whole), self.split)
+            self._inner[width] = small, nest
+        return self._inner[width]
+
+    def nest(self, client: int) -> Nest | None:
+        """Where the values of a client's model are in the whole one's; None if it has all of them."""
+        width = 1.0 if self.widths is None else self.widths[client]
+        return None if width == 1.0 else self.inner(width)[1]
+
+    def by_width(self, clients: Sequence[int]) -> Iterator[tuple[World, Ints]]:
+        """(world, places): which of the clients have models of the same width, and the world in which all have."""
+        if self.widths is None:
+            yield self, np.arange(len(clients))
+            return
+        own = np.array([self.widths[client] for client in clients])
+        for width in np.unique(own).tolist():
+            yield self if width == 1.0 else self.inner(width)[0], np.flatnonzero(own == width)
+
+    def coverage(self, participants: Sequence[int], gamma: Floats) -> Tensor:
+        """(d_shared,) float64: the sum of gamma_n over the participants whose models have each entry."""
+        return coverage([self.nest(client) for client in participants], gamma, self.vector_size)
+
+    def entries(self, plan: RoundPlan) -> Ints:
+        """How many values each participant of a plan uploads."""
+        found = np.zeros(len(plan.participants), dtype=np.int64)
+        for world, places in self.by_width(plan.participants):
+            found[places] = self.algorithm.entries(world.split, plan.k[places], plan.r[places])
+        return found
+
     @cached_property
     def private_size(self) -> int:
         """Values in a client's private part: weights, or the scores of a method that trains masks."""
@@ -121,7 +176,10 @@ class World:
         """A model to compute with, laid out for this method, on the world's device unless another is named."""
         model = self.task.new_model("base").to(self.device if device is None else device)
         shared, loss = self.task.settings.statistics == "shared", self.task.loss.compute
-        return FlatLearner(FlatModel(model, self.split, share_statistics=shared, loss=loss, precision=self.precision))
+        flat = FlatModel(model, self.split, share_statistics=shared, loss=loss, precision=self.precision)
+        narrower = sorted(set(self.widths or ()) - {1.0})
+        # Built here and not in a worker: torch has one generator for all threads, which clients' heads are drawn from.
+        return FlatLearner(flat, {width: self.inner(width)[0].new_learner(device) for width in narrower})
 
     @cached_property
     def statistics_size(self) -> int:
@@ -146,6 +204,11 @@ class World:
         whole, total = self.units.operations(count, r), sum(count.values())
         further = self.units.operations(head, r) if isinstance(self.units.model, Chain) else whole
         return whole / total, further / total
+
+    @cached_property
+    def operations(self) -> int | None:
+        """Multiply-adds of a sample's forward pass; None where the model takes samples of any shape."""
+        return sum(self._layer_operations.values()) if MODELS[self.task.settings.model].input_shape else None
 
     @cached_property
     def _layer_operations(self) -> dict[str, int]:
@@ -176,10 +239,17 @@ class World:
             return self.algorithm.prunable(self.split) / self.split.size
         return stage_share(model, names, shape)
 
-    def new_clients(self) -> ClientStore:
-        """The clients before their first round."""
+    def new_clients(self, handed: Tensor | None = None) -> ClientStore:
+        """The clients before their first round; `handed` are values of layers that were shared before (`HANDED`)."""
         algorithm, task = self.algorithm, self.task
-        return ClientStore(task.clients, lambda client: algorithm.start_client(task, client), scratch=self.scratch)
+
+        def start(client: int) -> ClientState:
+            state = algorithm.start_client(task, client)
+            return (
+                state if handed is None else replace(state, private=torch.cat([handed, state.private[len(handed) :]]))
+            )
+
+        return ClientStore(task.clients, start, scratch=self.scratch)
 
     def cohort(self, round_number: int, reachable: Collection[int] | None = None) -> tuple[int, ...]:
         """The clients asked in a round, increasing; of a fleet only those that can be reached."""
@@ -240,12 +310,14 @@ class World:
             head_steps=head_steps,
             report=self.reports,
             units=self.units,
+            nest=self.nest(client),
         )
 
 
 def check_fit(world: World) -> None:
-    """Refuse a method that cannot train the task's model, prune its units, or not with this optimiser."""
+    """Refuse a method that cannot train the task's model, prune its units, or not with this optimiser or width."""
     _ = world.units
+    _check_widths(world)
     method, model, optimizer = world.algorithm.model_dump()["name"], world.task.settings.model, world.training.optimizer
     if optimizer != "sgd" and (reason := world.algorithm.optimizer_misfit(world.split, world.training)):
         raise SettingsError(f"training.optimizer = {optimizer!r} does not fit algorithm.name = {method!r}: {reason}.")
@@ -253,3 +325,22 @@ def check_fit(world: World) -> None:
         raise SettingsError(
             f"algorithm.name = {method!r} does not fit task.model = {model!r}: {reason}. Change one of the two."
         )
+
+
+def _check_widths(world: World) -> None:
+    """Refuse widths that the model or the method cannot have."""
+    if world.widths is None:
+        return
+    narrow_builder(world.task.settings.model)
+    for width in sorted(set(world.widths) - {1.0}):
+        small, nest = world.inner(width)
+        if reason := why_whole(world.algorithm, nest, _sizes(small), _sizes(world)):
+            method = world.algorithm.model_dump()["name"]
+            raise SettingsError(
+                f"[width] does not fit algorithm.name = {method!r}: {reason}. Leave [width] out, or choose fedper."
+            )
+
+
+def _sizes(world: World) -> dict[str, int]:
+    """Sizes of the server's vector and of what a client keeps, by name."""
+    return {"shared": world.vector_size, PRIVATE: world.private_size, **world.holds}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -50,6 +50,7 @@ from leanfed.rounds.loop import Progress, RoundRecord, play, start
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.ranks import ALONE, Ranks
+from leanfed.rounds.switch import switched, with_schedule
 from leanfed.rounds.weights import write_weights
 from leanfed.rounds.world import World, check_fit
 from leanfed.runs.cuts import settled
@@ -59,6 +60,7 @@ from leanfed.runs.read import read
 from leanfed.runs.settings import Settings
 from leanfed.runs.trackers import check_trackers, tracking
 from leanfed.runs.watching import Listener, round_bar, somebody_looks
+from leanfed.runs.widths import with_widths
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.devices import device_of, name_of
 from leanfed.tasks.arrays import Rows
@@ -81,6 +83,20 @@ class Experiment:
     planner: Planner
     given: Settings  # as they were asked for, but for a cut that was left to the program
     cut: CutChoice | None = None  # how the program chose it
+    later: tuple[Planner, ...] = ()  # of the later worlds of `world`, whose models are cut elsewhere
+
+    @property
+    def phases(self) -> list[tuple[int, Planner]]:
+        """(round, planner): who plans from that round on, in the planner's world."""
+        firsts = (first for first, _ in self.world.later)
+        return [(0, self.planner), *zip(firsts, self.later, strict=True)]
+
+    def planner_at(self, number: int) -> Planner:
+        """The planner of a round, for those who ask for one round after another."""
+        begun = [planner for first, planner in self.phases if first <= number]
+        if number and number in (first for first, _ in self.phases):
+            begun[-1].follow(begun[-2], number)
+        return begun[-1]
 
 
 def run(
@@ -242,13 +258,17 @@ def prepare(
     accountant = Accountant(settings.radio, world)
     planner = Planner(settings.allocation, accountant, settings.rounds, settings.theory)
     _check_uploads(world, planner.plan(0).plan)  # refuses now what would fail in the first round
-    return Experiment(settings, world, planner, given, cut)
+    for first, own in world.later if settings.allocation.rule == "own" else ():
+        _check_uploads(own, own.plan(first))
+    accountants = [Accountant(settings.radio, own) for _, own in world.later]
+    later = tuple(Planner(settings.allocation, each, settings.rounds, settings.theory) for each in accountants)
+    return Experiment(settings, world, planner, given, cut, later)
 
 
 def _check_uploads(world: World, plan: RoundPlan) -> None:
     """Refuse keep rates so small that a client would upload nothing and learn nothing from the others."""
     size = world.split.shared_size
-    empty = (world.algorithm.entries(world.split, plan.k, plan.r) == 0) & (plan.k > 0)
+    empty = (world.entries(plan) == 0) & (plan.k > 0)
     if size and empty.any():
         place = int(empty.argmax())
         raise SettingsError(
@@ -285,6 +305,7 @@ def build_world(
         reports=settings.allocation.measures,
         panel=settings.evaluation.clients,
     )
+    world = with_schedule(with_widths(world, settings))
     check_fit(world)
     return world
 
@@ -371,24 +392,53 @@ def _commit() -> str | None:
 
 
 def _rounds(
-    experiment: Experiment, engine: Engine, progress: Progress, earlier: pl.DataFrame | None = None
+    experiment: Experiment,
+    engines: Callable[[World], Engine],
+    progress: Progress,
+    earlier: pl.DataFrame | None = None,
 ) -> Iterator[RoundRecord]:
-    """The rounds that are left, charged by the settings' radio; `earlier` holds the rows of those before."""
-    settings, planner = experiment.settings, experiment.planner
-    for row in () if earlier is None else earlier.iter_rows(named=True):
-        planner.observe(row)
-    records = play(
-        experiment.world,
-        engine,
-        planner.accountant,
-        planner,
-        progress,
-        rounds=settings.rounds,
-        evaluation=settings.evaluation,
-        theory=settings.theory,
-        budget=budget_of(settings, earlier),
-    )
-    return _watched(records, settings.training, [] if earlier is None else earlier["train_loss"].drop_nulls().to_list())
+    """The rounds that are left, charged by the settings' radio; `earlier` holds the rows of those before.
+
+    `engines` gives what computes a world's rounds; it is asked again where the cut moves.
+    """
+    records = _phases(experiment, engines, progress, [] if earlier is None else earlier.to_dicts())
+    losses = [] if earlier is None else earlier["train_loss"].drop_nulls().to_list()
+    return _watched(records, experiment.settings.training, losses)
+
+
+def _phases(
+    experiment: Experiment, engines: Callable[[World], Engine], progress: Progress, earlier: list[dict[str, Any]]
+) -> Iterator[RoundRecord]:
+    """The rounds that are left, one cut after another."""
+    settings, phases = experiment.settings, experiment.phases
+    budget = spent_by(settings, earlier)
+    for place, (first, planner) in enumerate(phases):
+        until = phases[place + 1][0] if place + 1 < len(phases) else settings.rounds
+        if place:
+            planner.follow(phases[place - 1][1], first)
+        for row in earlier:
+            if first <= row["round"] < until:
+                planner.observe(row)
+        if progress.round >= until:
+            continue
+        if len(progress.server.shared) != planner.world.vector_size:
+            progress = switched(progress, phases[place - 1][1].world, planner.world)
+        for record in play(
+            planner.world,
+            engines(planner.world),
+            planner.accountant,
+            planner,
+            progress,
+            rounds=settings.rounds,
+            evaluation=settings.evaluation,
+            theory=settings.theory,
+            budget=budget,
+            until=until,
+        ):
+            progress = record.progress
+            yield record
+            if record.ends:
+                return
 
 
 def _watched(records: Iterator[RoundRecord], training: Training, losses: list[float]) -> Iterator[RoundRecord]:
@@ -414,11 +464,11 @@ def _watched(records: Iterator[RoundRecord], training: Training, losses: list[fl
 def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:
     """All rounds, nothing written."""
     settings, world = experiment.settings, experiment.world
-    engine, progress = engine_of(settings, world), start(world)
+    progress = start(world)
     rounds: list[pl.DataFrame] = []
     clients: list[pl.DataFrame] = []
     with one_thread():
-        for record in _rounds(experiment, engine, progress):
+        for record in _rounds(experiment, lambda own: engine_of(settings, own), progress):
             rounds.append(record.rounds)
             clients.append(record.clients)
             listen(record)
@@ -440,15 +490,21 @@ def play_in_folder(
     checkpoints = Checkpoints(folder.checkpoint, fingerprint(world.task), ranks)
     progress = _load(checkpoints, experiment, folder, notify)
     done = checkpoints.tables()["rounds"] if progress.round else None
-    if done is not None and (arrived(settings, done) or budget_of(settings, done).reached):
+    if done is not None and (arrived(settings, done) or spent_by(settings, done.iter_rows(named=True)).reached):
         return checkpoints, progress
     rows: list[dict[str, pl.DataFrame]] = []
     clock = time.perf_counter()
-    with one_thread(), closing(checkpoints):
-        engine = engine_of(settings, world, ranks, _engine_before(folder) if progress.round else None)
+
+    def engine_for(own: World) -> Engine:
+        engine = engine_of(settings, own, ranks, _engine_before(folder) if progress.round else None)
+        if progress.round in (first for first, _ in world.later):
+            folder.log("note", text=f"from round {progress.round} on the base ends with {own.task.settings.split!r}.")
         folder.log("engine", name=engine.name, reason=engine.reason, device=name_of(world.device))
+        return engine
+
+    with one_thread(), closing(checkpoints):
         earlier = checkpoints.tables()["rounds"] if progress.round else None
-        for record in _rounds(experiment, engine, progress, earlier):
+        for record in _rounds(experiment, engine_for, progress, earlier):
             progress = record.progress
             rows.append(record.tables)
             last = record.ends or arrived(settings, record.rounds)
@@ -515,10 +571,10 @@ def _log_round(folder: RunFolder, record: RoundRecord, total_s: float) -> None:
     )
 
 
-def budget_of(settings: Settings, earlier: pl.DataFrame | None) -> Budget:
+def spent_by(settings: Settings, earlier: Iterable[Mapping[str, Any]]) -> Budget:
     """What a run may spend, less what its earlier rounds have spent."""
     budget = Budget(settings.run.limits())
-    for row in () if earlier is None else earlier.iter_rows(named=True):
+    for row in earlier:
         budget.spend(row)
     return budget
 

@@ -13,6 +13,7 @@ from leanfed.rounds.cuts import Cut, CutChoice, choose, plain_cut, sample_operat
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.world import World, check_fit
 from leanfed.runs.settings import Settings
+from leanfed.runs.widths import with_widths
 from leanfed.tasks.cut import CRITERIA, cuts_of, own_cut
 from leanfed.tasks.task import Task, build_task
 
@@ -81,7 +82,7 @@ def _worlds(settings: Settings, asked: str, data_dir: str | Path | None) -> tupl
 
 def _world(settings: Settings, task: Task) -> World:
     """What is planned for: the settings' world on the data of a task."""
-    return World(
+    world = World(
         task=replace(task, settings=settings.task),
         algorithm=settings.algorithm,
         training=settings.training,
@@ -91,6 +92,7 @@ def _world(settings: Settings, task: Task) -> World:
         differences=settings.radio.differences,
         reports=settings.allocation.measures,
     )
+    return with_widths(world, settings)
 
 
 def _planner(settings: Settings, world: World) -> Planner:

@@ -33,6 +33,7 @@ def describe_world(settings: Settings, world: World) -> dict[str, Any]:
         "test_samples": partition.test_sizes[tested].tolist(),
         guess_of(task.loss.judged_by): task.constant_guess(tested).tolist(),
         **({"panel": tested.tolist()} if world.sampled else {}),  # the clients that the lists above are of
+        **({} if world.widths is None else {"widths": [world.widths[client] for client in tested]}),
         **({"users": list(users)} if settings.task.partition.kind == "column" and len(users) == task.clients else {}),
         "sources": sources(settings),
     }

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from leanfed.algorithms.contract import PRIVATE, ClientState, ServerState
 from leanfed.algorithms.learner import one_thread
-from leanfed.errors import InputError, LeanfedError, MissingExtraError
+from leanfed.errors import InputError, LeanfedError, MissingExtraError, first_line
 from leanfed.files import sha256_of, write_atomically, write_text
 from leanfed.results import RunFolder
 from leanfed.rounds.broadcast import seen
-from leanfed.rounds.evaluation import scored, used_weights
-from leanfed.rounds.world import World
+from leanfed.rounds.evaluation import at_own_width, scored, used_weights
+from leanfed.rounds.world import HANDED, World
 from leanfed.runs.build import build_world
 from leanfed.runs.settings import Settings
 from leanfed.tasks.split import flatten
@@ -120,10 +120,11 @@ def client_model(folder: RunFolder, client: int, data_dir: str | Path | None = N
     if not 0 <= client < world.task.clients:
         raise InputError(f"Client {client} is not in {folder.path}, which has clients 0 to {world.task.clients - 1}.")
     server, kept = _states(folder.weights, client)
-    state = kept or world.algorithm.start_client(world.task, client)  # it never took part, nor was it tested
-    learner = world.new_learner()
+    world = world.laid_out(len(server.shared))
+    state = kept or world.new_clients(server.memory.get(HANDED))[client]  # it never took part, nor was it tested
+    world, server, state, learner = at_own_width(world, seen(server), state, world.new_learner(), client)
     with one_thread():
-        learner.model.load(used_weights(world, seen(server), state, learner, client))
+        learner.model.load(used_weights(world, server, state, learner, client))
     model = world.task.new_model("base")
     model.load_state_dict({name: value.clone() for name, value in learner.model.model.state_dict().items()})
     return world, model.eval()
@@ -190,7 +191,7 @@ def _write(path: Path, model: nn.Module, sample: Tensor, format: Format, calibra
     except LeanfedError:
         raise
     except Exception as error:  # of torch's tracer and of converters, which have no common parent
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise InputError(
             f"This model cannot be written as {format!r} ({reason}). Its forward pass must not depend on the values of "
             "its inputs; try the other --format, or leave out --int8."

@@ -19,8 +19,7 @@ from leanfed.files import sha256_of
 from leanfed.results import RunFolder, new_run_folder, write_summary, write_table
 from leanfed.rounds.engine import RoundOutcome, empty_outcome
 from leanfed.rounds.loop import shares_of, typed_frame
-from leanfed.rounds.planning import Planner
-from leanfed.runs.build import describe, prepare, summarise
+from leanfed.runs.build import Experiment, describe, prepare, summarise
 from leanfed.runs.outcome import Run
 from leanfed.runs.settings import Settings
 
@@ -33,7 +32,7 @@ def recost(source: str | Path, settings: Settings, out: str | Path, *, data_dir:
     kept = RunFolder(Path(source))
     check_same_learning(kept, settings)
     experiment = prepare(settings, data_dir)
-    clients, rounds = _charged(experiment.planner, kept.read_table("clients"), kept.read_table("rounds"))
+    clients, rounds = _charged(experiment, kept.read_table("clients"), kept.read_table("rounds"))
     with new_run_folder(Path(out)) as folder:
         describe(folder, experiment)
         folder.log("recost", source=str(source))
@@ -69,15 +68,18 @@ def check_same_learning(kept: RunFolder, settings: Settings) -> None:
 def learning_part(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide what a method with its own rates learns."""
     rest = {name: section for name, section in values.items() if name not in FREE}
+    if values["width"]["by"] == "speed":  # then the radio's devices decide on widths
+        return rest | {"radio": values["radio"]}
     return rest | {f"radio.{key}": values["radio"][key] for key in COSTLY}
 
 
-def _charged(planner: Planner, clients: pl.DataFrame, rounds: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _charged(experiment: Experiment, clients: pl.DataFrame, rounds: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Both tables with the columns of the new account in place of the old."""
     groups = clients.partition_by("round", as_dict=True)
     client_parts, round_parts = [], []
     for number in rounds["round"].to_list():
-        plan, rows = planner.plan(number).plan, groups.get((number,))
+        planner, rows = experiment.planner_at(number), groups.get((number,))
+        plan = planner.plan(number).plan
         if plan.participants != tuple([] if rows is None else rows["client"].to_list()):
             raise InputError(f"Others take part in round {number} under this radio; such a run must be trained anew.")
         if rows is None:

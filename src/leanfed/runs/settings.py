@@ -41,6 +41,7 @@ from leanfed.rounds.privacy import Privacy
 from leanfed.rounds.probing import TheorySettings, why_no_bound
 from leanfed.rounds.ranks import RankSettings
 from leanfed.rounds.selection import SELECTIONS, Participation
+from leanfed.rounds.width import WidthSettings
 from leanfed.runs.trackers import TrackSettings
 from leanfed.simulation.choose import AUTO
 from leanfed.tasks.split import Precision
@@ -145,6 +146,8 @@ class Settings(Section):
     """Dishonest clients, for experiments."""
     radio: RadioSettings = Field(default_factory=RadioSettings)
     """What rounds cost."""
+    width: WidthSettings = Field(default_factory=WidthSettings)
+    """How wide each client's model is."""
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     """When to evaluate."""
     theory: TheorySettings = Field(default_factory=TheorySettings)
@@ -199,9 +202,7 @@ class Settings(Section):
                 poisson and self.privacy.accountant == "exact"
             ),
         }
-        for reason, broken in refusals.items():
-            if broken:
-                raise ValueError(f"privacy.unit = 'client': {reason}")
+        _refuse("privacy.unit = 'client'", refusals)
         return self
 
     @model_validator(mode="after")
@@ -230,9 +231,47 @@ class Settings(Section):
                 self.task.statistics == "shared"
             ),
         }
-        for reason, broken in refusals.items():
-            if broken:
-                raise ValueError(f"radio.masked_sum = true: {reason}")
+        _refuse("radio.masked_sum = true", refusals)
+        return self
+
+    @model_validator(mode="after")
+    def _widths_need_a_plain_mean(self) -> Settings:
+        if not self.width.shares:
+            return self
+        fleet = self.radio.fleet
+        redrawn = self.radio.fleet_file is None and "cpu" not in fleet.hold and not fleet.slow_share
+        refusals = {
+            "joint plans know one size of the base; set allocation.rule = 'own'": self.allocation.rule == "joint",
+            "each entry is averaged over those that have it; set aggregation.name = 'mean'": (
+                self.aggregation.single_uploads
+            ),
+            "noise is made for entries that all have; leave [privacy] out": self.privacy.unit != "none",
+            "liars that change uploads do not know their widths; choose adversary.kind = 'label-flip' or 'none'": (
+                self.adversary.tampers
+            ),
+            "masked sums are of the same entries; set radio.masked_sum = false": self.radio.masked_sum,
+            "statistics of narrower models are other statistics; set task.statistics = 'private'": (
+                self.task.statistics == "shared"
+            ),
+            "adapters have no channels; leave task.lora out": self.task.lora is not None,
+            "Theorem 1 is measured on whole models; set theory.every = 0": bool(self.theory.every),
+            "by = 'speed' needs clocks that stay: set radio.fleet.hold = ['cpu'], slow_share, or a fleet_file": (
+                self.width.by == "speed" and redrawn
+            ),
+        }
+        _refuse("[width]", refusals)
+        return self
+
+    @model_validator(mode="after")
+    def _a_schedule_goes_on(self) -> Settings:
+        rounds = [number for number, _ in self.task.split_schedule]
+        if sorted(set(rounds)) != rounds:
+            raise ValueError(f"task.split_schedule has the rounds {rounds}; give each once, the earliest first")
+        if rounds and self.task.statistics == "shared":
+            raise ValueError(
+                "task.split_schedule moves layers to the clients, but not the statistics that they share; set "
+                "task.statistics = 'private'"
+            )
         return self
 
     @model_validator(mode="after")
@@ -324,6 +363,13 @@ class Settings(Section):
         if self.task.chooses_cut and "head_steps" not in self.algorithm.model_fields_set:
             values["algorithm"].pop("head_steps", None)
         return values
+
+
+def _refuse(asked: str, refusals: Mapping[str, bool]) -> None:
+    """Refuse what was asked for the first reason, with its way out, that holds."""
+    for reason, holds in refusals.items():
+        if holds:
+            raise ValueError(f"{asked}: {reason}")
 
 
 def set_value(values: dict[str, Any], override: str) -> None:

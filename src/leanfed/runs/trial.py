@@ -20,6 +20,7 @@ TRIED_STEPS, TRIED_BATCH = 20, 512  # the most that is tried of a client's steps
 LEAST_BATCH = 2  # the fewest samples: batch normalisation has no variance of one
 LONG_S = 0.25  # what one measurement may take, if it need not take more
 FURTHER = 4  # a line goes through so many times the least samples at least: between two near points it is noise
+LARGE = 1 << 20  # values of a model whose workers are busy with it alone, not with Python: one is tried for all
 OFTEN = 3  # a short measurement is repeated; the least counts
 
 Clock = Callable[[], float]
@@ -39,10 +40,15 @@ class Line:
 
 
 class Trial:
-    """As many clients as an engine trains at once, alone in a world of their own; times are of a client."""
+    """As many clients as an engine trains at once, alone in a world of their own; times are of a client.
+
+    Of a large model one worker's clients are enough: every further one is a model to build and to fill with weights.
+    """
 
     def __init__(self, engine: Engine, world: World, plan: RoundPlan, clock: Clock = time.perf_counter) -> None:
         count = min(engine.clients_at_once, len(plan.participants))
+        self.beside = min(engine.alike, count) if world.split.size >= LARGE else 1  # workers that one stands for
+        count //= self.beside
         self.world = shortened(_only(world, plan.participants[:count]))
         self.engine = engine.at(self.world)
         self.plan = RoundPlan(plan.round, tuple(range(count)), plan.k[:count], plan.r[:count])
@@ -111,7 +117,7 @@ class Trial:
         engine = self.engine.at(replace(self.world, training=self.world.training.model_copy(update=sizes)))
         server, clients = self.progress.server, self.progress.clients
         spent = self._seconds(lambda: engine.run_round(server, clients, self.plan))
-        return spent / len(self.plan.participants)
+        return spent / (len(self.plan.participants) * self.beside)
 
     def _test(self, rows: int, tuned: int = 0, renewed: int = 0) -> tuple[float, float]:
         """(samples, seconds) of a client's test on its first rows, after so many steps and renewing batches."""
@@ -126,7 +132,7 @@ class Trial:
         )
         engine, server, clients = self.engine.at(world), self.progress.server, self.progress.clients
         spent = self._seconds(lambda: engine.evaluate(server, clients))
-        return float(test_samples(world).mean()), spent / task.clients
+        return float(test_samples(world).mean()), spent / (task.clients * self.beside)
 
     def _seconds(self, work: Callable[[], object]) -> float:
         """The least of a few measurements, unless the first takes long."""
@@ -160,10 +166,10 @@ def test_samples(world: World) -> Floats:
 
 
 def _only(world: World, clients: tuple[int, ...]) -> World:
-    """The world without all other clients; all of these are tested."""
+    """The world without all other clients; all of these are tested, with whole models, which take the longest."""
     given = world.task.partition
     parts = (tuple(rows[client] for client in clients) for rows in (given.train, given.test))
-    return replace(world, task=replace(world.task, partition=Partition(*parts)), panel=None)
+    return replace(world, task=replace(world.task, partition=Partition(*parts)), panel=None, widths=None)
 
 
 def shortened(world: World) -> World:

@@ -17,7 +17,8 @@ from leanfed.tasks.bert_lora import BertLora, lora_split
 from leanfed.tasks.bert_sketch import sketching
 from leanfed.tasks.chain import Chain, Stage
 from leanfed.tasks.lora import LoraSettings, with_adapters
-from leanfed.tasks.resnet import ResNet18, SmallResNet
+from leanfed.tasks.nest import inner_model
+from leanfed.tasks.resnet import ResNet18, SmallResNet, narrow_resnet18, narrow_small_resnet
 from leanfed.tasks.text import TextSettings
 from leanfed.tasks.transformer_models import (
     PICTURES,
@@ -36,6 +37,8 @@ class ModelSpec:
     build: Callable[[int], nn.Module]  # number of outputs -> freshly initialised model
     input_shape: tuple[int, ...] | None  # of a sample; smaller images are padded with black; None: any
     default_split: str  # the last layer of the base; empty: found in the module tree (`tasks.cut`)
+    narrow: Callable[[int, float], nn.Module] | None = None
+    """Number of outputs, share of the channels -> a narrower model (`tasks.nest`); None: it comes in one width only."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +82,30 @@ class LeNet5(Chain):
 
 MODELS.add("lenet5", ModelSpec(LeNet5, input_shape=(1, 32, 32), default_split="conv3"))
 # The last block, pooling and classifier are private, as in the paper: d_B 6,448,192 and d_P 4,725,770 for ten classes.
-MODELS.add("resnet18", ModelSpec(ResNet18, input_shape=(3, 32, 32), default_split="stage4.0"))
+MODELS.add(
+    "resnet18",
+    ModelSpec(ResNet18, input_shape=(3, 32, 32), default_split="stage4.0", narrow=narrow_resnet18),
+)
 # The ImageNet stem at 32x32, for slow machines: about a fifteenth of the arithmetic, and lower accuracy.
 MODELS.add(
     "resnet18-imagenet",
-    ModelSpec(partial(ResNet18, stem="large"), input_shape=(3, 32, 32), default_split="stage4.0"),
+    ModelSpec(
+        partial(ResNet18, stem="large"),
+        input_shape=(3, 32, 32),
+        default_split="stage4.0",
+        narrow=partial(narrow_resnet18, stem="large"),
+    ),
 )
 # For CIFAR-10, with group normalisation: a client's few samples need no running statistics. The last block is private.
 for _blocks, _last in ((1, "stage2.0"), (3, "stage3.1")):
     MODELS.add(
         f"resnet{6 * _blocks + 2}",
-        ModelSpec(partial(SmallResNet, blocks=_blocks), input_shape=(3, 32, 32), default_split=_last),
+        ModelSpec(
+            partial(SmallResNet, blocks=_blocks),
+            input_shape=(3, 32, 32),
+            default_split=_last,
+            narrow=partial(narrow_small_resnet, blocks=_blocks),
+        ),
     )
 MODELS.add("bert-lora", TextModelSpec(BertLora, lora_split))
 
@@ -134,6 +150,25 @@ def build_model(
             raise SettingsError(f"task.lora is not for {name!r}, which has adapters of its own: set task.text.rank.")
         family = getattr(getattr(getattr(model, "model", None), "config", None), "model_type", None)
         return with_adapters(model, lora, family)
+
+
+def narrow_model(whole: nn.Module, name: str, outputs: int, width: float) -> nn.Module:
+    """The part of a model by name that has the first share `width` of the channels of every layer."""
+    build = narrow_builder(name)
+    with torch.random.fork_rng(devices=[]):  # its initial values are replaced
+        return inner_model(whole, build(outputs, width))
+
+
+def narrow_builder(name: str) -> Callable[[int, float], nn.Module]:
+    """What builds narrower models of a name, from outputs and width; refused where there are none."""
+    spec = MODELS[name]
+    build = spec.narrow if isinstance(spec, ModelSpec) else None
+    if build is None:
+        raise SettingsError(
+            f"Model {name!r} comes in one width only. Leave [width] out, or choose resnet18, resnet18-imagenet, "
+            "resnet20, resnet8, or a model of your own whose ModelSpec has `narrow`."
+        )
+    return build
 
 
 def example_model(

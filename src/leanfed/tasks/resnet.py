@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from leanfed.errors import SettingsError
+from leanfed.records import kept_count
 from leanfed.tasks.chain import Chain, Stage
 
 WIDTHS = (64, 128, 256, 512)  # channels of the four stages
@@ -110,10 +112,10 @@ class SmallBlock(nn.Module):
     et al. 2016).
     """
 
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, inside: int, outside: int, stride: int, groups: int = GROUPS) -> None:
         super().__init__()
-        self.conv1, self.norm1 = Conv3x3(inside, outside, stride), nn.GroupNorm(GROUPS, outside)
-        self.conv2, self.norm2 = Conv3x3(outside, outside, 1), nn.GroupNorm(GROUPS, outside)
+        self.conv1, self.norm1 = Conv3x3(inside, outside, stride), nn.GroupNorm(groups, outside)
+        self.conv2, self.norm2 = Conv3x3(outside, outside, 1), nn.GroupNorm(groups, outside)
         self.stride, self.padding = stride, outside - inside
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,14 +127,39 @@ class SmallBlock(nn.Module):
 
 
 class SmallResNet(Residual):
-    """Three stages of 16, 32 and 64 channels with n blocks each: 6n + 2 layers, of which n = 1 makes ResNet-8."""
+    """Three stages of 16, 32 and 64 channels with n blocks each: 6n + 2 layers, of which n = 1 makes ResNet-8.
 
-    def __init__(self, classes: int, blocks: int) -> None:
-        stem = (Conv3x3(3, 16, 1), nn.GroupNorm(GROUPS, 16), nn.ReLU(inplace=True))
+    With fewer `groups` it is narrower: channels are normalised with the same ones.
+    """
+
+    def __init__(self, classes: int, blocks: int, groups: int = GROUPS) -> None:
+        first, second, third = (channels // GROUPS * groups for channels in (16, 32, 64))
+        stem = (Conv3x3(3, first, 1), nn.GroupNorm(groups, first), nn.ReLU(inplace=True))
         stages = (
             nn.Sequential(
-                SmallBlock(inside, outside, stride), *(SmallBlock(outside, outside, 1) for _ in range(blocks - 1))
+                SmallBlock(inside, outside, stride, groups),
+                *(SmallBlock(outside, outside, 1, groups) for _ in range(blocks - 1)),
             )
-            for inside, outside, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2))
+            for inside, outside, stride in ((first, first, 1), (first, second, 2), (second, third, 2))
         )
-        super().__init__(stem, stages, 64, classes)
+        super().__init__(stem, stages, third, classes)
+
+
+def narrow_resnet18(classes: int, width: float, stem: Literal["small", "large"] = "small") -> ResNet18:
+    """ResNet-18 with this share of the channels of every stage, rounded down."""
+    return ResNet18(classes, stem, tuple(_some(width, channels, "channels") for channels in WIDTHS))
+
+
+def narrow_small_resnet(classes: int, width: float, blocks: int) -> SmallResNet:
+    """A small ResNet with this share of the groups of channels, rounded down."""
+    return SmallResNet(classes, blocks, _some(width, GROUPS, "groups of channels"))
+
+
+def _some(width: float, count: int, what: str) -> int:
+    """The share `width` of so many; refused where nothing is left."""
+    left = kept_count(width, count)
+    if not left:
+        raise SettingsError(
+            f"A width of {width:g} leaves none of the {count} {what} of a layer. Set it to {1 / count:g} or more."
+        )
+    return left

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,12 +14,13 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, Field
 from torch import Tensor, nn
 
-from leanfed.errors import DataError, SettingsError
+from leanfed.errors import DataError, SettingsError, first_line
 from leanfed.records import Floats, Ints, Section
 from leanfed.streams import stream, stream_seed
 from leanfed.tasks.arrays import Array, Rows
 from leanfed.tasks.batch import Batch as Batch
 from leanfed.tasks.bert_sketch import sketches
+from leanfed.tasks.births import PrivateParts
 from leanfed.tasks.cache import Samples, load_samples
 from leanfed.tasks.cut import CRITERIA, known_criterion, own_cut
 from leanfed.tasks.datasets import DATASETS, DatasetSpec
@@ -28,7 +29,7 @@ from leanfed.tasks.guess import guess_score
 from leanfed.tasks.hub_sets import HubSettings, add_hub_set, is_hub_set
 from leanfed.tasks.lora import LoraSettings
 from leanfed.tasks.losses import CROSS_ENTROPY, LOSSES, LossSpec, check_outputs, named
-from leanfed.tasks.models import MODELS, ModelSpec, build_model, example_model, text_of
+from leanfed.tasks.models import MODELS, ModelSpec, build_model, example_model, narrow_model, text_of
 from leanfed.tasks.partition import Partition, PartitionSettings, all_to, by_user, hold_back, make_partition
 from leanfed.tasks.split import Split, flatten, split_after
 from leanfed.tasks.text import TextSettings, Tokens, load_tokens
@@ -52,6 +53,9 @@ class TaskSettings(Section):
     """The last layer of the shared base; the model's own default when left out. "auto" or "auto:cost": chosen before
     the first round by what a round is planned to take, "auto:gain" by how alike the clients' gradients are; the
     settings that a run keeps name the layer."""
+    split_schedule: tuple[tuple[Annotated[int, Field(ge=1)], str], ...] = ()
+    """Rounds from which on the base ends with an earlier layer, for example [[20, "conv2"]]: what is shared no longer
+    becomes private, every client's own from its values at that moment."""
     statistics: Literal["private", "shared"] = "private"
     """Running statistics of normalisation layers: each client's own, or, for shared layers, averaged after a round."""
     augment: tuple[Change, ...] = ()
@@ -132,6 +136,7 @@ class Task:
     test: Images | Tokens | Rows
     partition: Partition
     sketched: bool = False  # its models are for sizes and times only
+    width: float = 1.0  # share of the channels of every layer that its models have
 
     @property
     def clients(self) -> int:
@@ -178,13 +183,18 @@ class Task:
     def new_model(self, *labels: str | int) -> nn.Module:
         """A model initialised from the stream (seed, "weights", labels)."""
         with sketches(self.sketched):
-            return build_model(*self._built_from(*labels))
+            return self._at_width(build_model(*self._built_from(*labels)))
 
     @property
     def example_model(self) -> nn.Module:
         """`new_model("base")`, to look at only: it may be given out again."""
         with sketches(self.sketched):
-            return example_model(*self._built_from("base"))
+            return self._at_width(example_model(*self._built_from("base")))
+
+    def _at_width(self, whole: nn.Module) -> nn.Module:
+        if self.width == 1.0:
+            return whole
+        return narrow_model(whole, self.settings.model, self.outputs, self.width)
 
     def _built_from(self, *labels: str | int) -> tuple[str, int, int, TextSettings, LoraSettings | None]:
         seed = stream_seed(self.seed, "weights", *labels)
@@ -198,7 +208,19 @@ class Task:
         """A client's initial private part, from the client's own random stream."""
         if not split.private:
             return torch.empty(0)
-        return flatten(self.new_model("head", client), split.private)
+        if self.sketched:
+            return flatten(self.new_model("head", client), split.private)
+        names = tuple(split.private)
+        if names not in self._private_parts:
+            name, outputs, _, text, lora = self._built_from("base")
+            make = partial(_model_of, name, outputs, text, lora)
+            self._private_parts[names] = PrivateParts(make, split.private)
+        return self._private_parts[names].of(stream_seed(self.seed, "weights", "head", client))
+
+    @cached_property
+    def _private_parts(self) -> dict[tuple[str, ...], PrivateParts]:
+        """By the names of the private parameters."""
+        return {}
 
     def batches(self, client: int, round_number: int, size: int, *, steps: int, epochs: int | None) -> Iterator[Batch]:
         """The training batches of one client in one round: `steps` draws, or `epochs` passes over its data."""
@@ -224,6 +246,10 @@ class Task:
         train, test = self.partition.train, self.partition.test
         pairs = ((self.train.labels[train[client]], self.test.labels[test[client]]) for client in clients)
         return np.array([guess_score(self.loss, held, tests, self.outputs) for held, tests in pairs])
+
+
+def _model_of(name: str, outputs: int, text: TextSettings, lora: LoraSettings | None, seed: int) -> nn.Module:
+    return build_model(name, outputs, seed, text, lora)
 
 
 def build_task(
@@ -292,7 +318,7 @@ def _try_model(task: Task) -> None:
         kind = str(batch.inputs.dtype).removeprefix("torch.")
         raise SettingsError(
             f"Model {name!r} cannot compute on samples of {task.settings.dataset!r}, {kind} of shape "
-            f"{tuple(batch.inputs.shape[1:])}: {str(error).splitlines()[0]}. Change the model, or the arrays (whole "
+            f"{tuple(batch.inputs.shape[1:])}: {first_line(error)}. Change the model, or the arrays (whole "
             "numbers stay whole unless normalise scales them)."
         ) from error
     if task.loss.labels != "any":

@@ -23,7 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd, _MaxPoolNd
 from typing_extensions import override
 
-from leanfed.errors import SettingsError
+from leanfed.errors import SettingsError, first_line
 from leanfed.tasks.split import Split
 
 SIMPLE: Final = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Identity, _DropoutNd)
@@ -115,7 +115,7 @@ def find_units(model: nn.Module, split: Split) -> Units:
     try:
         graph = _Tracer().trace(model)
     except Exception as error:  # whatever a forward pass makes of a proxy
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise SettingsError(
             f"algorithm.prune.unit = 'unit' needs a model whose forward pass can be traced; {type(model).__name__} "
             f"cannot ({reason}). Set algorithm.prune.unit = 'weight'."

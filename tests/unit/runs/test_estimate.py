@@ -12,8 +12,10 @@ from leanfed.algorithms.base import Algorithm, Tuning
 from leanfed.algorithms.fedala import FedAla
 from leanfed.algorithms.fedmask import FedMask
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.algorithms.learner import FlatLearner
 from leanfed.algorithms.pfedme import PFedMe
 from leanfed.records import RoundPlan
+from leanfed.rounds.loop import start
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
 from leanfed.runs.trial import Line, Trial, round_seconds, shortened, test_samples
@@ -112,6 +114,27 @@ def test_a_large_model_is_tested_once_and_a_samples_forward_pass_is_a_third_of_i
     assert next(ticks) == 2  # one measurement: begun and ended
     assert line.sample == pytest.approx(0.1)
     assert line.seconds(np.zeros(1), np.full(1, 2.0)) == pytest.approx(1 / len(trial.plan.participants))
+
+
+def test_of_a_large_model_one_worker_is_tried_and_stands_for_all(
+    world_of: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(Flpdsp(), batch_size=8)
+    built, new_learner = [], World.new_learner
+
+    def counted(of: World) -> FlatLearner:
+        built.append(of)
+        return new_learner(of)
+
+    monkeypatch.setattr("leanfed.runs.trial.LARGE", world.split.size)
+    monkeypatch.setattr(World, "new_learner", counted)
+    ticks = iter(range(1_000))
+    trial = Trial(choose_engine(world, "streamed", 3), world, PLAN, lambda: float(next(ticks)))
+    assert len(trial.plan.participants) == len(built) == 1
+    assert trial.training().seconds(np.ones(1), np.full(1, 2.0)) == pytest.approx(1 / 2)  # every round takes 1 s
+    assert len(built) == 1
+    trial.engine.at(world).run_round(trial.progress.server, start(world).clients, PLAN)
+    assert len(built) == 2  # as soon as it is needed
 
 
 def test_only_the_tried_clients_are_trained_and_tested(world_of: Callable[..., World]) -> None:
