@@ -141,6 +141,7 @@ def test_a_fleet_file_is_planned_and_a_bad_one_is_told(url: str, open_page: Open
     assert page.is_disabled("#slider-radius_m")
     assert MARKUP in page.inner_text("#absent")
     page.click("#everyone summary")
+    page.wait_for_selector("#everyone td", timeout=PATIENCE_MS)  # the table is made when the box says that it opened
     assert MARKUP in page.inner_text("#everyone")
     assert page.locator("img, b").count() == 0
     assert page.evaluate("window.hurt") is None
