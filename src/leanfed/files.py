@@ -160,13 +160,18 @@ def write_new(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a small text file atomically."""
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a small file atomically."""
 
     def write(partial: Path) -> None:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content)
 
     write_atomically(path, write)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

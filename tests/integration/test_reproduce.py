@@ -113,6 +113,19 @@ def test_finished_runs_are_not_run_again(leanfed: Leanfed, tiny: str, tmp_path: 
     assert nothing["entries"][0]["claims"][0]["verdict"] == "not judged"
 
 
+def test_seeds_are_added_on_a_machine_without_the_first_ones(tiny: str, tmp_path: Path) -> None:
+    first = reproduce(Request([tiny], tmp_path / "here", tmp_path / "out", 1, processes=1))[0]
+    known = Request([tiny], tmp_path / "there", tmp_path / "out", 2, train=False)
+    assert reproduce(known)[0]["runs_missing"] == 2
+    both = reproduce(replace(known, train=True, processes=1))[0]
+    assert both["runs_missing"] == 0
+    assert len(list((tmp_path / "there").glob("*/summary.json"))) == 2  # only the second seed was trained there
+    for before, after in zip(first["numbers"], both["numbers"], strict=True):
+        assert after["ours"][0] == before["ours"][0]
+        assert len(after["ours"]) == 2
+    assert len(list((tmp_path / "out" / "runs").glob("*.zip"))) == 4
+
+
 def test_results_are_judged_again_without_runs(leanfed: Leanfed, tiny: str, tmp_path: Path) -> None:
     leanfed("reproduce", tiny, "--quick", "--processes", "1")
     file = tmp_path / "results" / "quick" / tiny / "results.json"

@@ -35,6 +35,7 @@ class Job:
 
     labels: Labels
     settings: Settings
+    clients: bool = False  # whether rows of single clients are measured, which kept runs do not have
 
 
 @dataclass(frozen=True)

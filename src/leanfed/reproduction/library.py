@@ -144,13 +144,16 @@ class RunLibrary:
         settings = kept_settings(folder) if folder.finished else None
         if settings is not None:
             self._known.setdefault(content_key(settings), []).append(folder)
-            if (learned := learning_key(settings)) is not None:
+            if (learned := learning_key(settings)) is not None and has_clients(folder):
                 self._learned.setdefault(learned, []).append(folder)
 
-    def find(self, wanted: Settings) -> FinishedRun | None:
-        """A finished run that contains the wanted one, cut to its rounds and evaluations."""
+    def find(self, wanted: Settings, *, clients: bool = False) -> FinishedRun | None:
+        """A finished run that contains the wanted one, cut to its rounds and evaluations.
+
+        With `clients` it has the rows of single clients, too.
+        """
         for folder in self._known.get(content_key(wanted), ()):
-            rounds = _as_wanted(folder, wanted)
+            rounds = _as_wanted(folder, wanted) if has_clients(folder) or not clients else None
             if rounds is not None:
                 return FinishedRun(wanted, folder, rounds)
         return None
@@ -175,8 +178,18 @@ class RunLibrary:
 
     def home_of(self, settings: Settings) -> Path:
         """The folder for a run of these settings."""
-        words = "".join(letter if letter.isalnum() else " " for letter in settings.name.lower()).split()
-        return self.folder / f"{'-'.join(words)}-{job_digest(settings)[:10]}"
+        return self.folder / run_name(settings)
+
+
+def run_name(settings: Settings) -> str:
+    """What a run's folder or file is called: the words of its name, and a digest of what it is."""
+    words = "".join(letter if letter.isalnum() else " " for letter in settings.name.lower()).split()
+    return f"{'-'.join(words)}-{job_digest(settings)[:10]}"
+
+
+def has_clients(folder: RunFolder) -> bool:
+    """Whether a finished run has the rows of single clients; kept ones (`kept.py`) do not."""
+    return folder.table("clients").is_file()
 
 
 def _as_wanted(folder: RunFolder, wanted: Settings) -> pl.DataFrame | None:

@@ -15,6 +15,7 @@ from leanfed.files import read_json
 from leanfed.reproduction.catalogue import ENTRIES, Entry, Job, Outcome, Scale
 from leanfed.reproduction.evidence import judge_again, write_evidence
 from leanfed.reproduction.judging import OUTCOMES
+from leanfed.reproduction.kept import PLACE, keep, unpack
 from leanfed.reproduction.library import RunLibrary, content_key, job_digest, learning_key
 from leanfed.reproduction.results_page import read_results, write_page
 from leanfed.results import RunFolder
@@ -68,6 +69,8 @@ SILENT = Watch()
 def reproduce(request: Request, watch: Watch = SILENT) -> list[dict[str, Any]]:
     """Carry out missing runs, judge and write; returns the content of each results.json."""
     entries = request.entries()
+    if not request.quick:
+        unpack(request.out / PLACE, request.runs / "kept")
     library = RunLibrary(request.runs)
     jobs = {name: list(e.jobs(scale)) for name, (e, scale) in entries.items()}
     failures = _run_missing([job for some in jobs.values() for job in some], library, request, watch)
@@ -90,7 +93,7 @@ def missing(jobs: Sequence[Job], library: RunLibrary) -> list[Settings]:
     """Runs that no finished run provides: of those with the same content key, the one that contains the others."""
     wanted: dict[str, Settings] = {}
     for job in jobs:
-        if library.find(job.settings) is None:
+        if library.find(job.settings, clients=job.clients) is None:
             key = content_key(job.settings)
             wanted[key] = max(wanted.get(key, job.settings), job.settings, key=_demand)
     return sorted(wanted.values(), key=_demand, reverse=True)
@@ -157,9 +160,12 @@ def _judge(
 ) -> dict[str, Any]:
     """Measure, judge and write one entry."""
     began = time.perf_counter()
-    found = [(job, library.find(job.settings)) for job in jobs]
+    found = [(job, library.find(job.settings, clients=job.clients)) for job in jobs]
     outcomes = [Outcome(job, run) for job, run in found if run is not None]
     measured = entry.measure(outcomes, scale)
+    if not scale.quick:
+        for outcome in outcomes:
+            keep(outcome.run.folder, request.out / PLACE)
     runs = {outcome.run.folder.path: outcome.run.core_seconds for outcome in outcomes}
     spent = sum(runs.values()) + (time.perf_counter() - began)
     about = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -24,13 +25,14 @@ PAPER_R = 0.82  # the average that the paper reports at 10 MHz
 
 def jobs(scale: Scale) -> list[Job]:
     """Both forms at every ratio."""
-    return [
+    found = (
         MNIST.job(form, (*OPT[form], *changes, "evaluation.every=1"), partition, seed, scale, theta=ratio)
         for seed in scale.seeds
         for partition in PARTITIONS
         for form in FORMS
         for ratio, changes in RATIOS.items()
-    ]
+    )
+    return [replace(job, clients=True) for job in found]
 
 
 def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
