@@ -188,7 +188,7 @@ def test_every_positional_argument_has_help(leanfed: Leanfed) -> None:
 
 def test_every_verb_has_help_with_an_example(leanfed: Leanfed) -> None:
     verbs = ["demo", "run", "resume", "compare", "data", "models", "schema", "plan", "bench", "serve"]
-    for verb in [*verbs, "bench engine", "bench codec", "bench plan"]:
+    for verb in [*verbs, "bench engine", "bench codec", "bench plan", "bench scale", "bench rules"]:
         assert "Example: leanfed" in leanfed(*verb.split(), "--help").stdout, verb
 
 

@@ -24,7 +24,7 @@ from leanfed.compression import exact
 from leanfed.records import Floats
 from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation
 
-BLOCK: Final = 1 << 16  # columns that are made dense at a time
+VALUES: Final = 1 << 22  # of the columns that are made dense at a time: 32 MB
 Share = Annotated[float, Field(ge=0, lt=0.5)]
 Matrix = NDArray[np.float64]
 
@@ -37,13 +37,16 @@ def inner_products(size: int, uploads: Sequence[Upload]) -> Matrix:
            [6., 9.]])
     """
     products = np.zeros((len(uploads), len(uploads)))
-    for start in range(0, size, BLOCK):
-        block = np.zeros((len(uploads), min(BLOCK, size - start)))
+    columns = max(1, min(size, VALUES // max(1, len(uploads))))
+    block = np.empty((len(uploads), columns))
+    for start in range(0, size, columns):
+        end = min(start + columns, size)
+        block[:] = 0.0
         for row, upload in zip(block, uploads, strict=True):
             if upload.positions is None:
-                row[:] = upload.values[start : start + BLOCK].numpy()
+                row[: end - start] = upload.values[start:end].numpy()
             else:
-                first, last = torch.searchsorted(upload.positions, torch.tensor([start, start + BLOCK])).tolist()
+                first, last = np.searchsorted(upload.positions.numpy(), (start, end))
                 row[upload.positions[first:last].numpy() - start] = upload.values[first:last].numpy()
         products += block @ block.T
     return products

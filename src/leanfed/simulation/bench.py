@@ -36,11 +36,13 @@ def engine_bench(
     threads: int | None = None,
     batch: int = 32,
     repeats: int | None = None,
+    grown: int | None = None,
 ) -> dict[str, float | int | str]:
     """Best time of a full FLPDSP round (k = 0.1, r = 0.8) against centralised training on the same samples.
 
     Defaults of `clients` and `repeats`: 100 and 7 for LeNet-5, 4 and 2 for a larger model. On a busy machine the ratios
-    of processor time are reliable, those of wall-clock time are not.
+    of processor time are reliable, those of wall-clock time are not. `growth` is the time of a round of `grown` clients
+    over that of `clients`, in turns with it.
 
     >>> engine_bench(clients=100)["ratio_one_batch"]  # doctest: +SKIP
     0.12
@@ -52,7 +54,14 @@ def engine_bench(
     with torch_threads(threads):
         store = started(world)
         engine, extra = build_measured(world, store, threads)
-        best, busy = best_times(contestants(world, engine, store), repeats)
+        rivals = contestants(world, engine, store)
+        if grown is not None:
+            more = bench_world(grown, model, batch)
+            rivals["grown"] = round_of(more, choose_engine(more, threads=threads), started(more))
+        best, busy = best_times(rivals, repeats)
+    growth: dict[str, float | int] = {}
+    if grown is not None:
+        growth = {"grown": grown, "growth": best["grown"] / best["round"], "cpu_growth": busy["grown"] / busy["round"]}
     return {
         "clients": clients,
         "batch": batch,
@@ -66,9 +75,16 @@ def engine_bench(
         "ratio_chunked": best["round"] / best["chunked"],
         "cpu_ratio_one_batch": busy["round"] / busy["one_batch"],
         "cpu_ratio_chunked": busy["round"] / busy["chunked"],
+        **growth,
         "peak_extra_mib": extra,
         "repeats": repeats,
     }
+
+
+def round_of(world: World, engine: Engine, store: ClientStore) -> Callable[[], object]:
+    """The first round of a world, however often it is called."""
+    server, plan = world.algorithm.start_server(world.task), world.plan(0)
+    return lambda: engine.run_round(server, store, plan)
 
 
 def centralised(model: nn.Module, inputs: Tensor, labels: Tensor, size: int) -> None:
@@ -98,7 +114,6 @@ class LinearLeNet5(nn.Module):
 
 def contestants(world: World, engine: Engine, store: ClientStore) -> dict[str, Callable[[], object]]:
     """The round and its two baselines; all use samples in memory."""
-    server, plan = world.algorithm.start_server(world.task), world.plan(0)
     batch = world.training.batch_size
     rows = np.concatenate([rows[:batch] for rows in world.task.partition.train])
     samples = world.task.train.batch(rows)
@@ -107,7 +122,7 @@ def contestants(world: World, engine: Engine, store: ClientStore) -> dict[str, C
     count = len(rows)
     chunk = -(-count // CHUNKS) if isinstance(whole, LeNet5) else batch
     return {
-        "round": lambda: engine.run_round(server, store, plan),
+        "round": round_of(world, engine, store),
         "one_batch": lambda: centralised(whole, samples.inputs, samples.labels, count),
         "chunked": lambda: centralised(faster, samples.inputs, samples.labels, chunk),
     }

@@ -16,6 +16,7 @@ from leanfed.algorithms.uploads import Upload
 from leanfed.errors import SettingsError
 from leanfed.rounds.adversary import ATTACKS, Adversary, flipped, tampered
 from leanfed.rounds.aggregation import AGGREGATIONS
+from leanfed.rounds.bench import rule_rows
 from leanfed.rounds.exchange import Answers
 from leanfed.rounds.loop import round_row, start
 from leanfed.rounds.robust import Clip, ClipDedupe, GeometricMedian, MultiKrum, TrimmedMean, inner_products
@@ -88,7 +89,7 @@ def test_inner_products_of_sparse_uploads_are_those_of_dense_ones(count: int, si
 def test_columns_are_made_dense_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = [whole(1, 2, 3, 4, 5), Upload(5, torch.tensor([2.0, 3.0]), torch.tensor([1, 4]))]
     expected = inner_products(5, sent)
-    monkeypatch.setattr("leanfed.rounds.robust.BLOCK", 2)
+    monkeypatch.setattr("leanfed.rounds.robust.VALUES", 4)  # two columns of two uploads
     assert inner_products(5, sent) == pytest.approx(expected)
 
 
@@ -203,3 +204,12 @@ def test_no_adversary_changes_nothing(world_of: WorldOf) -> None:
     assert Adversary().liars(100, 0) == frozenset()
     world = world_of(FedPer())
     assert world.judged is world.task.gamma
+
+
+def test_every_rule_for_sparse_uploads_is_timed_beside_the_mean() -> None:
+    rows = rule_rows([3], repeats=1)
+    fit = [name for name in AGGREGATIONS if AGGREGATIONS[name]().misfit(Flpdsp()) is None]
+    assert [row["rule"] for row in rows] == fit
+    assert {"mean", "clip-dedupe"} <= set(fit)
+    assert "median" not in fit
+    assert all(row["milliseconds"] > 0 and row["over_mean"] > 0 and row["uploads"] == 3 for row in rows)

@@ -8,7 +8,9 @@ from leanfed.tasks.split import flatten
 
 
 def test_the_benchmark_reports_its_ratios():
-    figures = engine_bench(clients=3, threads=1, batch=4, repeats=1)
+    figures = engine_bench(clients=3, threads=1, batch=4, repeats=1, grown=6)
+    assert figures["grown"] == 6
+    assert figures["growth"] > 0
     assert figures["ratio_one_batch"] == figures["round_s"] / figures["one_batch_s"]
     assert figures["ratio_chunked"] == figures["round_s"] / figures["chunked_s"]
     assert (figures["clients"], figures["batch"], figures["threads"]) == (3, 4, 1)
