@@ -209,3 +209,11 @@ def test_the_planners_figures_are_the_committed_check() -> None:
     row = next(row for row in check["speed"] if (row["clients"], row["model"]) == (100, "lenet"))
     assert tells(MEASURED, "`leanfed bench plan` |", gap, "200", f"{1000 * row['seconds']:.0f}")
     assert tells(README, "**Planned with a certificate.**", gap, "200", f"{1000 * row['seconds']:.0f}")
+
+
+def test_the_growth_of_algorithm_2_is_told_as_measured() -> None:
+    growth = json.loads((ROOT / "results/allocation/growth.json").read_text())
+    few, many = ([r["iterations"] for r in growth["rows"] if (r["clients"] > 50) is large] for large in (False, True))
+    told = [f"{growth['exponents']['one iteration']:.2f}", str(min(few)), str(max(few)), "50", "100", "200", "40"]
+    assert set(many) == {40}
+    assert tells((ROOT / "docs/mathematics.md").read_text(), "How Algorithm 2 grows", *told)
