@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -319,21 +320,38 @@ def read_rows(files: Sequence[Path], name: str) -> pl.DataFrame:
 
     A column that only some of the files have, because an older version wrote the others, is empty in their rows.
     """
-    import polars as pl
+    found = ((file, columns) for file in files if (columns := _columns(file, name)))
+    alike = groupby(found, lambda part: [(each, column.dtype) for each, column in part[1].items()])
+    return joined(_table(list(parts)) for _, parts in alike)
+
+
+def _columns(file: Path, name: str) -> dict[str, npt.NDArray[Any]]:
+    """The columns that a file has of a table, all of one length."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    parts = []
-    for file in files:
-        try:
-            with explained(file, "read"):
-                arrays = load_file(file)
-            keys = sorted(key for key in arrays if key.startswith(f"{name}."))
-            if keys:
-                parts.append(typed(pl.DataFrame({key.split(".", 2)[2]: arrays[key] for key in keys}).fill_nan(None)))
-        except (SafetensorError, pl.exceptions.PolarsError, IndexError, TypeError, ValueError) as error:
-            raise StorageError(f"{file} is damaged ({error}). Restore it or run again.") from error
-    return joined(parts)
+    try:
+        with explained(file, "read"):
+            arrays = load_file(file)
+        keys = sorted(key for key in arrays if key.startswith(f"{name}."))
+        if len({arrays[key].shape for key in keys}) > 1 or any(arrays[key].ndim != 1 for key in keys):
+            raise ValueError(f"the columns of {name} are no table")
+        return {key.split(".", 2)[2]: arrays[key] for key in keys}
+    except (SafetensorError, IndexError, TypeError, ValueError) as error:
+        raise StorageError(f"{file} is damaged ({error}). Restore it or run again.") from error
+
+
+def _table(parts: Sequence[tuple[Path, dict[str, npt.NDArray[Any]]]]) -> pl.DataFrame:
+    """One table of files that have the same columns: to make one for each would take a tenth of a short run."""
+    import polars as pl
+
+    try:
+        whole = {each: np.concatenate([columns[each] for _, columns in parts]) for each in parts[0][1]}
+        return typed(pl.DataFrame(whole).fill_nan(None))
+    except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
+        if len(parts) > 1:  # so that the right one is named
+            return joined(_table([part]) for part in parts)
+        raise StorageError(f"{parts[0][0]} is damaged ({error}). Restore it or run again.") from error
 
 
 def joined(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:

@@ -56,6 +56,7 @@ LIGHT = [
     *("leanfed.deployment.door.proxy", "leanfed.deployment.operations.launch", "leanfed.deployment.operations.child"),
     *("leanfed.report.page", "leanfed.report.data", "leanfed.report.live.server", "leanfed.report.planner.curves"),
     *("leanfed.allocation.bench", "leanfed.allocation.what_if", "leanfed.allocation.energy"),
+    *("leanfed.deployment.operations.status", "leanfed.tasks.inventory"),
 ]
 
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -359,10 +360,16 @@ def environment() -> dict[str, Any]:
         "format": FORMAT,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: version(name) for name in TRACKED},
+        "versions": dict(_versions()),
         "commit": _commit(),
         "command": _command(sys.argv),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Of the packages that results may depend on; reading them takes a tenth of a short run."""
+    return {name: version(name) for name in TRACKED}
 
 
 def _command(arguments: Sequence[str]) -> str:

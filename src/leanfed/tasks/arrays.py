@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from leanfed.records import Ints
-from leanfed.tasks.batch import Batch
 from leanfed.tasks.datasets import Scaling
+
+if TYPE_CHECKING:
+    from leanfed.tasks.batch import Batch
 
 Array = npt.NDArray[Any]
 
@@ -32,6 +33,10 @@ class Rows:
 
     def batch(self, rows: Ints, change: Callable[[Any], Any] | None = None) -> Batch:
         """The given rows; `change` is for pictures."""
+        import torch
+
+        from leanfed.tasks.batch import Batch
+
         values = np.asarray(self.values[rows])
         whole = self.scaling is None and values.dtype.kind in "iu"
         inputs = torch.from_numpy(values.astype(np.int64 if whole else np.float32))

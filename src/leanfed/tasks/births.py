@@ -97,6 +97,11 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.draws: list[Draw] = []  # with their tensors, so that no later one gets the memory of an earlier one
         self.whole = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and hiding it from torch's compiler would import that: seconds of every process."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in function.tags:
             plain = function._schema.name in REPEATED and not kwargs

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from leanfed.tasks.births import PrivateParts
+from leanfed.tasks.births import PrivateParts, _Noting
 from leanfed.tasks.models import MODELS, ModelSpec, build_model
 from leanfed.tasks.split import Split, flatten, split_after
 
@@ -70,3 +70,8 @@ def test_what_cannot_be_repeated_is_taken_from_whole_models(kind: type[nn.Module
     for seed in range(4):
         assert torch.equal(parts.of(seed), flatten(seeded(seed), private))
     assert make.count == 4
+
+
+def test_draws_are_noted_without_torchs_compiler() -> None:
+    """A mode that torch hides from it imports it with the first call, in every process that trains."""
+    assert not hasattr(_Noting.__torch_dispatch__, "__wrapped__")

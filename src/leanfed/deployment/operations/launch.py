@@ -18,7 +18,7 @@ from leanfed.deployment.operations.keys import address, check_certificate, expir
 from leanfed.deployment.operations.log_watch import LogWatch
 from leanfed.deployment.operations.ports import check_free, listens
 from leanfed.deployment.operations.roster import Roster
-from leanfed.deployment.operations.run_keeper import RunKeeper
+from leanfed.deployment.operations.run_keeper import RunKeeper, running_server
 from leanfed.deployment.operations.supervise import ChildEndedError, Supervisor
 from leanfed.deployment.operations.warm_child import WarmChild
 from leanfed.errors import LeanfedError, first_line
@@ -155,6 +155,12 @@ def connect(fleet: FleetFolder, *, insecure: bool, port: int | None = None) -> C
     """The control API of a fleet's SuperLink."""
     where, trust = address("127.0.0.1", port or fleet.control_port), None if insecure else fleet.ca / "ca.crt"
     return Control(where, trust, fleet.server / "control.secret")
+
+
+def open_control(fleet: FleetFolder) -> Control:
+    """The control API of the server that runs in this folder."""
+    running = running_server(fleet)
+    return connect(fleet, insecure=bool(running["insecure"]), port=int(running["control_port"]))
 
 
 def _changed(path: Path) -> int:

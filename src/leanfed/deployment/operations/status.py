@@ -11,8 +11,8 @@ from typing import Any
 from leanfed.deployment.operations.control import Control, NodeState
 from leanfed.deployment.operations.folder import FleetFolder
 from leanfed.deployment.operations.keys import expiry
+from leanfed.deployment.operations.launch import open_control
 from leanfed.deployment.operations.roster import Roster
-from leanfed.deployment.operations.submit import open_control
 from leanfed.errors import LeanfedError, StorageError
 from leanfed.results import RunFolder
 

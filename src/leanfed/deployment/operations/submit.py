@@ -11,14 +11,13 @@ from typing import Any
 
 from leanfed.deployment.operations.control import Control, RunState
 from leanfed.deployment.operations.folder import FleetFolder
-from leanfed.deployment.operations.launch import connect
+from leanfed.deployment.operations.launch import open_control
 from leanfed.deployment.operations.run_keeper import (
     LIVE,
     CurrentRun,
     Value,
     resumed_values,
     run_values,
-    running_server,
     start_run,
 )
 from leanfed.errors import InputError, LeanfedError
@@ -39,12 +38,6 @@ class Submitted:
 
     run_id: int
     folder: Path
-
-
-def open_control(fleet: FleetFolder) -> Control:
-    """The control API of the server that runs in this folder."""
-    running = running_server(fleet)
-    return connect(fleet, insecure=bool(running["insecure"]), port=int(running["control_port"]))
 
 
 def submit(fleet: FleetFolder, settings: Settings, folder: Path, changes: Mapping[str, Value]) -> Submitted:
