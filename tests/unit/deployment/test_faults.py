@@ -141,7 +141,7 @@ def test_repeated_offenders_are_set_aside(tmp_path: Path) -> None:
     assert len(trial.audit("refused")) == 2
     assert len(trial.audit("set_aside")) == 1
     asked = [order for order in trial.grid.seen if order.metadata.dst_node_id == 100 + BAD]
-    assert len(asked) == 3  # who are you, and two orders
+    assert len(asked) == 4  # who are you, a probe, and two orders
 
 
 def test_a_straggler_ends_at_the_deadline_and_its_memory_agrees_with_the_server(tmp_path: Path) -> None:
