@@ -50,9 +50,10 @@ def solve_certified(
     some = problem.only(feasible)
     clients = compile_clients(some, payload, None if energy_price is None else energy_price[feasible])
     if problem.linked:
-        plan = best_on_links(some, clients)
-        found_in = {"seconds": time.perf_counter() - began, "lower_bound": objective_of(some, *plan[:2], slice(None))}
-        return assemble(problem, feasible, plan, excluded=excluded, price=0.0, **found_in, **details)
+        links = best_on_links(some, clients)
+        bound = objective_of(some, links[0], links[1], slice(None))
+        details |= {"excluded": excluded, "price": 0.0, "seconds": time.perf_counter() - began}
+        return assemble(problem, feasible, links, lower_bound=bound, **details)
     branches = build_branches(clients)
     ranges = full_ranges(clients, branches)
     if ranges.low.sum() > 1.0:

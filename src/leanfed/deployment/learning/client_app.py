@@ -50,7 +50,8 @@ def train(message: Message, context: Context) -> Message:
     """Carry out an order: test if asked, train if asked."""
     from leanfed.deployment.learning.config import node_config, run_config_of_node
     from leanfed.deployment.learning.messages import ORDER, Behind, BehindError, Order, base_frames, pack, unpack
-    from leanfed.deployment.learning.work import carry_out
+    from leanfed.deployment.learning.work import carry_out, decline
+    from leanfed.errors import StorageError
 
     config = run_config_of_node(context.run_config)
     order = unpack(message.content, ORDER, Order)
@@ -59,6 +60,9 @@ def train(message: Message, context: Context) -> Message:
         answer, device = carry_out(order, base_frames(message.content), config.settings, node)
     except BehindError as error:
         return Message(pack(behind=Behind(run=order.run, token=order.token, why=str(error))), reply_to=message)
+    except StorageError as error:  # a full disk: told here, and to the server by the error that Flower makes of it
+        decline(node, error)
+        raise
     return Message(pack(answer=answer, device=device), reply_to=message)
 
 

@@ -19,9 +19,9 @@ def round_line(
 ) -> str:
     """The round in a line; `tested` is the newest round whose model was tested and its accuracy.
 
-    >>> row = {"round": 4, "participants": 3, "train_loss": 0.8125, "elapsed_s": 6.21, "latency_s": 5.9}
+    >>> row = {"round": 4, "participants": 3, "train_loss": None, "elapsed_s": 6.21, "latency_s": 5.9}
     >>> round_line(row, rounds=30, asked=4, counts={"late": 1}, tested=(4, 0.71), durations_s=[6.0, 6.2])
-    'round 5 of 30: 3 of 4 updates in 6.2 s (5.9 predicted), training loss 0.8125, accuracy 0.7100, 1 late; 2.5 min left'
+    'round 5 of 30: 3 of 4 updates in 6.2 s (5.9 predicted), accuracy 0.7100, 1 late; 2.5 min left'
     """
     done = int(row["round"]) + 1
     parts = [f"{row['participants']} of {asked} updates in {row['elapsed_s']:.1f} s ({row['latency_s']:.1f} predicted)"]

@@ -372,8 +372,8 @@ class FleetServer:
                 self.inbox.audit.write("unknown_view", **facts)
             content = pack(order=order, base=parcel.record)
             kind = "train" if order.train else "evaluate"
-            bytes_down = {"base_bytes": parcel.bytes}
-            letters.append(Letter(member.node, content, kind, str(order.round), expected, **bytes_down))
+            letter = Letter(member.node, content, kind, str(order.round), expected)
+            letters.append(replace(letter, base_bytes=parcel.bytes))
             self.inbox.waiting[order.token] = order.client
             member.order = order.token
             self._sent_down[order.client] += parcel.bytes
