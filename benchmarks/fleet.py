@@ -45,6 +45,7 @@ class LocalFleet:
     nodes: int
     warm: bool = True
     node_options: dict[int, list[str]] = field(default_factory=dict)  # node -> more for its command line
+    node_env: dict[int, dict[str, str]] = field(default_factory=dict)  # node -> what its environment has beside ours
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     @property
@@ -70,7 +71,7 @@ class LocalFleet:
         temperature = "--warm" if self.warm else "--cold"
         folder = str(self.fleet / "nodes" / f"edge-{number}")
         more = [temperature, "--max-retries", "50", *self.node_options.get(number, [])]
-        self._start(f"node-{number}", "deploy", "node", folder, *more)
+        self._start(f"node-{number}", "deploy", "node", folder, *more, env=self.node_env.get(number))
 
     def start_nodes(self) -> None:
         for number in range(self.nodes):
@@ -119,10 +120,15 @@ class LocalFleet:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def _start(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> None:
         with (self.folder / f"{name}.log").open("a") as log:
             self.processes[name] = subprocess.Popen(
-                [*LEANFED, *arguments], stdout=log, stderr=log, text=True, start_new_session=True
+                [*LEANFED, *arguments],
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, **(env or {})},
             )
 
     def _wait_for(self, name: str, text: str, seconds: float = 300.0) -> None:

@@ -167,6 +167,8 @@ COLUMNS: Final = (
     Quantity("base_bytes", R + C, float, "byte", "base or differences sent down", "sum", "sum", since="0.2.0"),
     Quantity("message_bytes", R + C, float, "byte", "whole answers", "sum", "sum"),
     Quantity("measured_j", C, float, "J", "measured energy, where the platform tells"),
+    Quantity("prediction_error", R + C, float, "1", "predicted over measured seconds, less one", since="0.2.0"),
+    Quantity("uncertainty_s", C, float, "s", "by how much the link's predicted seconds may be wrong", since="0.2.0"),
     *(Quantity(name, R, float, "1", f"clients {name}") for name in ("tested", "refused", "late", "lost")),
 )
 # fmt: on

@@ -49,6 +49,11 @@ def solve_certified(
         return infeasible(problem, excluded=excluded, seconds=time.perf_counter() - began, **details)
     some = problem.only(feasible)
     clients = compile_clients(some, payload, None if energy_price is None else energy_price[feasible])
+    if problem.linked:
+        links = best_on_links(some, clients)
+        bound = objective_of(some, links[0], links[1], slice(None))
+        details |= {"excluded": excluded, "price": 0.0, "seconds": time.perf_counter() - began}
+        return assemble(problem, feasible, links, lower_bound=bound, **details)
     branches = build_branches(clients)
     ranges = full_ranges(clients, branches)
     if ranges.low.sum() > 1.0:
@@ -71,6 +76,19 @@ def solve_certified(
 
 
 ALLOCATORS.add("certified", solve_certified)
+
+
+def best_on_links(problem: Problem, clients: Floats) -> tuple[Floats, Floats, Floats]:
+    """k, r and shares where every client has a link of its own: nothing is shared, so each one's best is the best.
+
+    An upload of less than one value is dropped.
+    """
+    shares = np.ones(problem.clients)
+    cost_k_r = costs_at(clients, shares)
+    silent = (cost_k_r[:, 1] * problem.base_size < 1.0 - 1e-12) & (clients[:, K_LOW] == 0.0)
+    if silent.any():
+        cost_k_r[silent] = costs_at(clients[silent], np.zeros(int(silent.sum())))
+    return cost_k_r[:, 1], cost_k_r[:, 2], shares
 
 
 def _effort(problem: Problem, gap: float | None, most_nodes: int | None) -> tuple[float, int]:

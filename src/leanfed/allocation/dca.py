@@ -19,7 +19,7 @@ import numpy as np
 
 from leanfed.allocation.base import ALLOCATORS
 from leanfed.allocation.branches import build_branches
-from leanfed.allocation.certified import spread, too_many
+from leanfed.allocation.certified import best_on_links, spread, too_many
 from leanfed.allocation.client import (
     BANDWIDTH_HZ,
     BASE_SIZE,
@@ -107,13 +107,19 @@ def solve_dca(
     tolerance: float = 1e-4,
     start: Solution | None = None,
 ) -> Solution:
-    """Algorithm 2 from equal shares, or from an earlier round's plan; a critical point, without a certificate."""
+    """Algorithm 2 from equal shares, or from an earlier round's plan; a critical point, without a certificate.
+
+    Where clients have links of their own there is nothing to alternate between, and each one's best is the answer.
+    """
     began = time.perf_counter()
     feasible, excluded = feasible_clients(problem, payload)
     details: dict[str, Any] = {"solver": "dca", "payload": payload, "excluded": excluded}
     if not feasible.any():
         return infeasible(problem, seconds=time.perf_counter() - began, **details)
     clients = compile_clients(problem.only(feasible), payload)
+    if problem.linked:
+        links = best_on_links(problem.only(feasible), clients)
+        return assemble(problem, feasible, links, seconds=time.perf_counter() - began, **details)
     least = full_ranges(clients, build_branches(clients)).low
     if least.sum() > 1.0:
         details["excluded"] += too_many(problem, feasible, least)

@@ -27,6 +27,7 @@ ENERGY_KEPT = ((0.01, 0.31), (0.05, 0.65), (0.1, 0.81), (0.5, 0.998), (1.0, 1.0)
 DEADLINES = 64  # tried for each keep rate, before the best is tightened
 KEEP_RATES = 5  # tried between k_min and k_max
 SMALLEST_KEEP_RATE = 0.01  # where the measurements begin
+ROUNDING = 1.0 + 1e-9  # a link that is just fast enough is
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +190,10 @@ def _try(problem: Problem, upload: Upload, due: Mask) -> _Trial | None:
 
 def whole_heads(problem: Problem, bits: Floats) -> Floats:
     """r = 1; where a client's own limits forbid it, the most that leaves an upload on an even share its time."""
-    even = rate_of(1.0 / problem.clients, problem.bandwidth_hz, problem.snr)
+    even = rate_of(1.0 if problem.linked else 1.0 / problem.clients, problem.band_hz, problem.snr)
     upload_s = np.divide(bits, even, out=np.zeros(bits.size), where=even > 0.0)
     watts = problem.compute_power_w
-    left_s = problem.deadline_s - problem.base_s - upload_s
+    left_s = problem.left_s - problem.base_s - upload_s
     left_j = problem.energy_budget_j - watts * problem.base_s - problem.power_w * upload_s
     r = np.ones(problem.clients)
     for left, head in ((left_s, problem.head_s), (left_j, watts * problem.head_s)):
@@ -213,10 +214,10 @@ def _deadlines(problem: Problem, bits: Floats, r: Floats, alone_s: Floats) -> Fl
 def _alone(problem: Problem, bits: Floats, r: Floats) -> Floats:
     """Each client's latency with the whole band; inf where it breaks a limit of its own."""
     upload_s = np.divide(
-        bits, rate_of(1.0, problem.bandwidth_hz, problem.snr), out=np.full(bits.size, np.inf), where=problem.snr > 0.0
+        bits, rate_of(1.0, problem.band_hz, problem.snr), out=np.full(bits.size, np.inf), where=problem.snr > 0.0
     )
     fits = upload_s <= _window(problem, np.inf, r)
-    return np.where(fits, problem.compute_s(r) + upload_s, np.inf)
+    return np.where(fits, problem.wait_s + problem.compute_s(r) + upload_s, np.inf)
 
 
 def _window(problem: Problem, deadline_s: Floats | float, r: Floats | float) -> Floats:
@@ -225,13 +226,15 @@ def _window(problem: Problem, deadline_s: Floats | float, r: Floats | float) -> 
     left_j = problem.energy_budget_j - problem.compute_power_w * compute_s
     energy_s = np.where(left_j >= 0.0, np.inf, -np.inf)
     np.divide(left_j, problem.power_w, out=energy_s, where=problem.power_w > 0.0)
-    return np.minimum(np.minimum(deadline_s, problem.deadline_s) - compute_s, energy_s)
+    return np.minimum(np.minimum(deadline_s, problem.deadline_s) - problem.wait_s - compute_s, energy_s)
 
 
 def _needed(problem: Problem, bits: Floats, deadline_s: Floats | float, r: Floats | float) -> Floats:
-    """The share with which each client just meets its limits; inf where none does."""
+    """The share with which each client just meets its limits; inf where none does. An own link takes none of a band."""
     window_s = _window(problem, deadline_s, r)
     speed = np.divide(bits, window_s, out=np.full(window_s.shape, np.inf), where=window_s > 0.0)
+    if problem.link_bit_per_s is not None:
+        return np.where(speed <= problem.link_bit_per_s * ROUNDING, 0.0, np.inf)
     return share_of(speed, problem.bandwidth_hz, problem.snr)
 
 
@@ -252,7 +255,7 @@ def _tighten(problem: Problem, bits: Floats, r: Floats, deadline_s: float) -> tu
     for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if _needed(problem, bits, middle, r).sum() > 1.0 else (low, middle)
-    return high, _needed(problem, bits, high, r)
+    return high, np.ones(problem.clients) if problem.linked else _needed(problem, bits, high, r)
 
 
 def _left_out(problem: Problem, out: Mask, deadline_s: float, least: Upload) -> tuple[Excluded, ...]:

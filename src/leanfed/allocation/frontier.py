@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from leanfed.allocation.curves import Floats, bits_of, share_of
 from leanfed.allocation.limits import least_cost
 from leanfed.allocation.problem import Problem
+from leanfed.errors import InputError
 
 
 def least_energy(problem: Problem, deadline_s: ArrayLike, portion: float, payload: str = "exact") -> Floats:
@@ -31,12 +32,16 @@ def least_bandwidth(
     A client with its head at its floor has Z = min(tau - t, (E - e)/p) seconds for S(k) bits, so it needs the b with
     b log2(1 + h p/(N0 b)) = S(k)/Z, which does not depend on the whole band: the least sum of such b is exact.
     """
+    if problem.linked:
+        raise InputError(
+            "Clients with links of their own share no band. Leave out link_bit_per_s, or ask for deadlines."
+        )
     upload_bits = float(bits_of(k, problem.base_size, problem.value_bits, payload))
     compute_s = problem.compute_s(problem.r_min)
     energy_left = problem.energy_budget_j - problem.compute_power_w * compute_s
     energy_s = np.full(problem.clients, np.inf)
     np.divide(energy_left, problem.power_w, out=energy_s, where=problem.power_w > 0.0)
-    window_s = np.minimum(np.asarray(deadline_s, dtype=float)[:, np.newaxis] - compute_s, energy_s)
+    window_s = np.minimum(np.asarray(deadline_s, dtype=float)[:, np.newaxis] - problem.wait_s - compute_s, energy_s)
     wanted = np.divide(upload_bits, window_s, out=np.full(window_s.shape, np.inf), where=window_s > 0.0)
     band_hz = np.full(window_s.shape, np.inf)
     able = np.isfinite(wanted)

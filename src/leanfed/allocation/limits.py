@@ -22,10 +22,10 @@ UNHURRIED_SHARE = 1e-6  # the share, over N, that a client without any limit may
 def plan_cost(problem: Problem, k: Floats, r: Floats, l: Floats, payload: str = "exact") -> tuple[Floats, Floats]:  # noqa: E741
     """Latency in s and energy in J of every client, Eqs. (10)-(15); inf where bits have no rate to travel at."""
     upload_bits = bits_of(k, problem.base_size, problem.value_bits, payload)
-    upload_s = communication_latency(upload_bits, rate_of(l, problem.bandwidth_hz, problem.snr))
+    upload_s = communication_latency(upload_bits, rate_of(l, problem.band_hz, problem.snr))
     compute_s = problem.compute_s(r)
     energy_j = problem.compute_power_w * compute_s + communication_energy(problem.power_w, upload_s)
-    return total_latency(compute_s, upload_s), energy_j
+    return total_latency(compute_s, upload_s) + problem.wait_s, energy_j
 
 
 def least_cost(problem: Problem, payload: str) -> tuple[Floats, Floats]:
@@ -85,7 +85,7 @@ def compile_clients(problem: Problem, payload: str, energy_price: Floats | None 
     bits_low, bits_high = (bits_of(k, problem.base_size, problem.value_bits, payload) for k in (low, high))
     watts = problem.compute_power_w
     # A floor that fits only up to rounding gets the last bit of time and energy that it needs.
-    speed = rate_of(1.0, problem.bandwidth_hz, problem.snr)
+    speed = rate_of(1.0, problem.band_hz, problem.snr)
     floor_s = np.divide(bits_low, speed, out=np.zeros(problem.clients), where=(bits_low > 0.0) & (speed > 0.0))
     head_j = watts * problem.head_s
     time_left_s = np.maximum(_finite_time(problem, bits_high), problem.head_s * problem.r_min + floor_s)
@@ -105,7 +105,7 @@ def compile_clients(problem: Problem, payload: str, energy_price: Floats | None 
         bits_low,
         bits_high,
         problem.r_min,
-        problem.bandwidth_hz,
+        problem.band_hz,
         problem.base_size,
         problem.value_bits,
         PAYLOADS[payload],
@@ -118,9 +118,9 @@ def compile_clients(problem: Problem, payload: str, energy_price: Floats | None 
 
 def _finite_time(problem: Problem, bits_high: Any) -> Floats:
     """tau - tc0; without a deadline, the time that everything takes at a tiny share."""
-    tiny = rate_of(np.full(problem.clients, UNHURRIED_SHARE / problem.clients), problem.bandwidth_hz, problem.snr)
+    tiny = rate_of(np.full(problem.clients, UNHURRIED_SHARE / problem.clients), problem.band_hz, problem.snr)
     patience = problem.head_s + np.divide(bits_high, tiny, out=np.ones(problem.clients), where=tiny > 0.0)
-    return np.where(np.isinf(problem.deadline_s), patience, problem.deadline_s - problem.base_s)
+    return np.where(np.isinf(problem.deadline_s), patience, problem.left_s - problem.base_s)
 
 
 def floored_keep_rate(problem: Problem, upload_bits: Floats, payload: str) -> Floats:

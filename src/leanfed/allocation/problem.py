@@ -29,6 +29,13 @@ _PER_CLIENT: dict[str, tuple[float, float, bool]] = {
     "k_max": (0.0, 1.0, False),
     "r_min": (0.0, 1.0, False),
 }
+# Per client too, and absent where nothing was measured: what takes the place of band, gain and clock.
+_MEASURED: dict[str, tuple[float, float, bool]] = {
+    "link_bit_per_s": (np.nextafter(0.0, 1.0), np.inf, False),
+    "fixed_s": (0.0, np.inf, False),
+    "sample_s": (0.0, np.inf, False),
+    "compute_w": (0.0, np.inf, False),
+}
 _SHARED: dict[str, tuple[float, float]] = {
     "bandwidth_hz": (np.nextafter(0.0, 1.0), np.inf),
     "noise_w_per_hz": (np.nextafter(0.0, 1.0), np.inf),
@@ -40,7 +47,12 @@ _SHARED: dict[str, tuple[float, float]] = {
     "head_work": (0.0, np.inf),
 }
 _WHOLE = ("base_size", "head_size", "value_bits")
-_OPTIONAL = {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "head_work": 1.0}
+_OPTIONAL = {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "head_work": 1.0, **dict.fromkeys(_MEASURED)}
+# What a measured curve makes needless, and the value that then stands there.
+_NEEDLESS = {
+    "link_bit_per_s": {"channel_gain": 0.0, "bandwidth_hz": 1.0, "noise_w_per_hz": 1.0},
+    "sample_s": {"cpu_hz": 1.0, "cycles_per_sample": 0.0, "energy_coefficient": 0.0},
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +79,10 @@ class Problem:
     theta1: float
     theta2: float
     head_work: float = 1.0  # of a whole head, over its share in Eq. (12): more by further steps, less by operations
+    link_bit_per_s: Floats | None = None  # each client's own link, in place of a share of the band; None: the band
+    fixed_s: Floats | None = None  # seconds that pass whatever is computed and sent; None: none
+    sample_s: Floats | None = None  # seconds of a sample on the whole model, in place of C / omega
+    compute_w: Floats | None = None  # watts while computing, in place of zeta omega^3
 
     @classmethod
     def of(cls, **values: Any) -> Problem:
@@ -77,14 +93,25 @@ class Problem:
         ...     bandwidth_hz=1e6, noise_w_per_hz=4e-21, base_size=50692, head_size=11014, value_bits=32,
         ...     theta1=0.1, theta2=1.0).clients
         2
+
+        Measured devices have links of their own, and the band, the gains and the clocks may be left out:
+
+        >>> Problem.of(weights=[0.5, 0.5], link_bit_per_s=[1e6, 2e7], fixed_s=0.3, sample_s=2e-3, power_w=0.2,
+        ...     batch_size=32, deadline_s=2.0, energy_budget_j=None, base_size=50692, head_size=11014, value_bits=32,
+        ...     theta1=0.1, theta2=1.0).compute_s(1.0).tolist()
+        [0.064, 0.064]
         """
+        for curve, needless in _NEEDLESS.items():
+            values = {**needless, **values} if values.get(curve) is not None else values
         _check_keys(values)
         values = {**_OPTIONAL, **values}
         shared: dict[str, Any] = {name: _shared(name, values[name]) for name in _SHARED}
         count = _count_clients(values)
         per_client: dict[str, Any] = {name: _per_client(name, values[name], count) for name in _PER_CLIENT}
         _check_together(per_client, shared)
-        return cls(**per_client, **shared)
+        curves = {name: values[name] for name in _MEASURED if values[name] is not None}
+        measured: dict[str, Any] = {name: _per_client(name, value, count) for name, value in curves.items()}
+        return cls(**per_client, **shared, **measured)
 
     @classmethod
     def from_json(cls, source: str | Path | Mapping[str, Any]) -> Problem:
@@ -102,8 +129,9 @@ class Problem:
         return cls.of(**value)
 
     def to_json(self) -> dict[str, Any]:
-        """The object of the problem file; no limit becomes null."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        """The object of the problem file; no limit becomes null, and curves that were not measured are left out."""
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: _plain(value) for name, value in known.items() if value is not None}
 
     @property
     def clients(self) -> int:
@@ -111,8 +139,20 @@ class Problem:
         return self.weights.size
 
     @property
+    def linked(self) -> bool:
+        """Whether every client has a link of its own, so that there is no band to share."""
+        return self.link_bit_per_s is not None
+
+    @property
+    def band_hz(self) -> Floats | float:
+        """W; of an own link the band on which a share of 1 has its rate at a signal to noise of 1: R log2(1 + 1)."""
+        return self.bandwidth_hz if self.link_bit_per_s is None else self.link_bit_per_s
+
+    @property
     def snr(self) -> Floats:
-        """x0 = h p/(N0 W): signal to noise over the whole band."""
+        """x0 = h p/(N0 W): signal to noise over the whole band; 1 on an own link, see `band_hz`."""
+        if self.linked:
+            return np.ones(self.clients)
         return self.channel_gain * self.power_w / (self.noise_w_per_hz * self.bandwidth_hz)
 
     @property
@@ -130,12 +170,26 @@ class Problem:
         return self.base_s + self.head_s * r
 
     @property
+    def left_s(self) -> Floats:
+        """tau less what passes anyway: seconds for computing and sending."""
+        return self.deadline_s if self.fixed_s is None else self.deadline_s - self.fixed_s
+
+    @property
+    def wait_s(self) -> Floats:
+        """Seconds that pass whatever is computed and sent."""
+        return np.zeros(self.clients) if self.fixed_s is None else self.fixed_s
+
+    @property
     def compute_power_w(self) -> Floats:
-        """zeta omega^3: watts while computing, Eq. (13)."""
+        """zeta omega^3: watts while computing, Eq. (13), or as measured."""
+        if self.compute_w is not None:
+            return self.compute_w
         return computation_power(self.energy_coefficient, self.cpu_hz)
 
     def _seconds(self, share: Floats | float) -> Floats:
-        """Seconds to compute on a share of the model's weights, Eq. (12)."""
+        """Seconds to compute on a share of the model's weights, Eq. (12), or by the measured seconds of a sample."""
+        if self.sample_s is not None:
+            return np.asarray(self.batch_size * self.sample_s * share)
         return computation_latency(computation_cycles(self.batch_size, self.cycles_per_sample, share), self.cpu_hz)
 
     def with_(self, **changes: Any) -> Problem:
@@ -146,11 +200,12 @@ class Problem:
 
     def only(self, chosen: Any) -> Problem:
         """The problem of some clients (an index or mask); weights stay as they are."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in _PER_CLIENT})
+        measured = [name for name in _MEASURED if getattr(self, name) is not None]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in (*_PER_CLIENT, *measured)})
 
 
 def _check_keys(values: Mapping[str, Any], *, complete: bool = True) -> None:
-    known = {**_PER_CLIENT, **_SHARED}
+    known = {**_PER_CLIENT, **_MEASURED, **_SHARED}
     for key in values:
         if key not in known:
             raise InputError(f"Unknown field {key!r} in the problem; {nearest(key, known)}")
@@ -161,7 +216,7 @@ def _check_keys(values: Mapping[str, Any], *, complete: bool = True) -> None:
 
 def _count_clients(values: Mapping[str, Any]) -> int:
     """The common length of the fields given per client."""
-    lengths = {name: np.size(values[name]) for name in _PER_CLIENT if np.ndim(values[name]) > 0}
+    lengths = {name: np.size(values[name]) for name in (*_PER_CLIENT, *_MEASURED) if np.ndim(values[name]) > 0}
     if not lengths:
         return 1
     count = lengths.get("weights", max(lengths.values()))
@@ -177,7 +232,7 @@ def _count_clients(values: Mapping[str, Any]) -> int:
 
 def _per_client(name: str, value: Any, count: int) -> Floats:
     """One checked float array of length `count`, read-only."""
-    lowest, highest, unlimited = _PER_CLIENT[name]
+    lowest, highest, unlimited = (_PER_CLIENT | _MEASURED)[name]
     array = _numbers(name, value, count, unlimited)
     bad = ~((array >= lowest) & (array <= highest)) | (np.isinf(array) & (not unlimited))
     if bad.any():

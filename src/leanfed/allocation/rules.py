@@ -74,8 +74,11 @@ def fastest_split(problem: Problem, upload_bits: Floats, r: Floats) -> tuple[Flo
     """Shares that minimise the latency of the slowest client, and that latency, by bisection on it.
 
     A client with no link keeps share 0 and does not count. The latency T is the root of sum R^-1(S/(T - t)) = 1.
+    Links of their own are all used whole.
     """
-    compute_s = problem.compute_s(r)
+    compute_s = problem.compute_s(r) + problem.wait_s
+    if problem.link_bit_per_s is not None:
+        return np.ones(problem.clients), float((compute_s + upload_bits / problem.link_bit_per_s).max())
     linked = (upload_bits > 0.0) & (problem.snr > 0.0)
     if not linked.any():
         return np.full(problem.clients, 1.0 / problem.clients), float(compute_s.max())
@@ -103,7 +106,7 @@ def _with_shares(problem: Problem, split: Split, payload: str, solver: str, rate
     details: dict[str, Any] = {"solver": solver, "payload": payload}
     if feasible.any():
         some = problem.only(feasible)
-        shares = split(some)
+        shares = np.ones(some.clients) if some.linked else split(some)
         k, r, able = rates(some, shares)
         excluded += _unable(problem, feasible, able, shares)
         feasible[feasible] = able
@@ -141,7 +144,7 @@ def _best(problem: Problem, shares: Floats, payload: str) -> tuple[Floats, Float
 def _clipped(problem: Problem, k: float, r: float, shares: Floats, payload: str) -> tuple[Floats, Floats, Mask]:
     """Each client's (k, r) cut to what deadline and energy leave at its share; unable where k falls below its floor."""
     watts = problem.compute_power_w
-    time_left, energy_left = problem.deadline_s - problem.base_s, problem.energy_budget_j - watts * problem.base_s
+    time_left, energy_left = problem.left_s - problem.base_s, problem.energy_budget_j - watts * problem.base_s
     r_each = np.maximum(r, problem.r_min)
     for left, head in ((time_left, problem.head_s), (energy_left, watts * problem.head_s)):
         np.minimum(r_each, np.divide(left, head, out=np.ones_like(head), where=head > 0.0), out=r_each)
@@ -149,7 +152,7 @@ def _clipped(problem: Problem, k: float, r: float, shares: Floats, payload: str)
     powered = problem.power_w > 0.0
     energy_s = (energy_left - watts * problem.head_s * r_each)[powered] / problem.power_w[powered]
     upload_s[powered] = np.minimum(upload_s[powered], energy_s)
-    speed = rate_of(shares, problem.bandwidth_hz, problem.snr)
+    speed = rate_of(shares, problem.band_hz, problem.snr)
     room = np.multiply(np.maximum(upload_s, 0.0), speed, out=np.zeros_like(speed), where=speed > 0.0)
     k_each = np.minimum(np.maximum(k, problem.k_min), floored_keep_rate(problem, room, payload))
     return k_each, r_each, k_each >= problem.k_min * (1.0 - 1e-9)

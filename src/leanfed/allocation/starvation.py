@@ -27,15 +27,18 @@ def _need(one: Problem, payload: str) -> str:
         return "cannot upload without gain and power"
     upload_bits = float(bits_of(STARVED_BELOW, one.base_size, one.value_bits, payload))
     compute_s = float(one.compute_s(one.r_min)[0])
-    compute_j = float(one.compute_power_w[0]) * compute_s
-    alone_s = upload_bits / float(rate_of(1.0, one.bandwidth_hz, one.snr)[0])  # with the whole band to itself
+    compute_j, start_s = float(one.compute_power_w[0]) * compute_s, compute_s + float(one.wait_s[0])
+    alone_s = upload_bits / float(rate_of(1.0, one.band_hz, one.snr)[0])  # with the whole band to itself
     alone_j = compute_j + float(one.power_w[0]) * alone_s
-    late, empty = compute_s + alone_s > one.deadline_s[0], alone_j > one.energy_budget_j[0]
+    late, empty = start_s + alone_s > one.deadline_s[0], alone_j > one.energy_budget_j[0]
     if late or empty:
-        wants = [f"a deadline of {compute_s + alone_s:.4g} s"] if late else []
+        wants = [f"a deadline of {start_s + alone_s:.4g} s"] if late else []
         wants += [f"an energy budget of {alone_j:.4g} J"] if empty else []
-        return f"even the whole band is not enough for k = {STARVED_BELOW:g}; needs {' and '.join(wants)}"
-    window_s = min(one.deadline_s[0] - compute_s, (one.energy_budget_j[0] - compute_j) / one.power_w[0])
+        band = "its whole link" if one.linked else "the whole band"
+        return f"even {band} is not enough for k = {STARVED_BELOW:g}; needs {' and '.join(wants)}"
+    if one.linked:
+        return f"its link has room for k = {STARVED_BELOW:g}, its head at r = {one.r_min[0]:g}"
+    window_s = min(one.deadline_s[0] - start_s, (one.energy_budget_j[0] - compute_j) / one.power_w[0])
     share = 0.0 if np.isinf(window_s) else float(share_of(upload_bits / window_s, one.bandwidth_hz, one.snr)[0])
     where = f"{100.0 * share:.3g} % of the band ({share * one.bandwidth_hz / 1e3:.4g} kHz)"
     return f"k = {STARVED_BELOW:g} needs {where}, its head at r = {one.r_min[0]:g}"

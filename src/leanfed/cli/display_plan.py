@@ -69,16 +69,19 @@ def _show_reasons(title: str, reasons: Sequence[tuple[str, str]], count: int) ->
 
 def plan_table(cell: Cell, solution: Solution, form: str, *, everyone: bool = True) -> Table:
     """One row per client: rates, share, latency, energy and the limit that binds; long fleets are cut in the middle."""
+    import numpy as np
+
     from leanfed.allocation.forms import held_by
     from leanfed.allocation.limits import plan_cost
 
     problem = cell.problem
     latency, energy = plan_cost(problem, solution.k, solution.r, solution.l, solution.payload)
+    band_hz = np.broadcast_to(problem.band_hz, problem.clients)
     held, starved = held_by(problem, solution, form), set(() if form == "fast" else solution.starved)
     how = "" if solution.solver in ("certified", "fast") else f" by {solution.solver}"
-    table = _slim_table(f"{form} plan{how} for {problem.clients} devices, {problem.bandwidth_hz / 1e6:g} MHz")
+    table = _slim_table(f"{form} plan{how} for {problem.clients} devices, {_medium(problem)}")
     table.add_column("device" if cell.names else "client", justify="left" if cell.names else "right", no_wrap=True)
-    for heading in ("k", "r", "share %", "kHz", "latency s", "energy J"):
+    for heading in ("k", "r", "share %", "kbit/s" if problem.linked else "kHz", "latency s", "energy J"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("held by")
     cut = not everyone and problem.clients > MOST_ROWS
@@ -90,7 +93,7 @@ def plan_table(cell: Cell, solution: Solution, form: str, *, everyone: bool = Tr
             continue
         share = solution.l[n]
         numbers = (f"{solution.k[n]:.3f}", f"{solution.r[n]:.3f}", f"{100 * share:.3f}")
-        costs = (f"{share * problem.bandwidth_hz / 1e3:.2f}", f"{latency[n]:.4g}", f"{energy[n]:.4g}")
+        costs = (f"{share * band_hz[n] / 1e3:.2f}", f"{latency[n]:.4g}", f"{energy[n]:.4g}")
         names = [held[n]] * (held[n] != "nothing") + ["starved"] * (n in starved)
         table.add_row(name, *numbers, *costs, ", ".join(names) or "nothing")
         if cut and n == END_ROWS - 1:
@@ -98,6 +101,11 @@ def plan_table(cell: Cell, solution: Solution, form: str, *, everyone: bool = Tr
     if cut:
         table.caption = "--all shows every device"
     return table
+
+
+def _medium(problem: Problem) -> str:
+    """What the devices send over."""
+    return "each on its own link" if problem.linked else f"{problem.bandwidth_hz / 1e6:g} MHz"
 
 
 def _slim_table(title: str) -> Table:
@@ -124,7 +132,7 @@ def quality_lines(problem: Problem, solution: Solution, form: str) -> list[str]:
         f"mean r {summary['mean_r']:.3f}",
         f"held by: {', '.join(f'{name} {count}' for name, count in held.most_common())}",
     ]
-    if solution.price is not None:
+    if solution.price is not None and not problem.linked:
         per_mhz = solution.price / (problem.bandwidth_hz / 1e6)
         meaning = "what more of it would take off the objective" if solution.price > 0 else "there is enough"
         lines.append(f"price of bandwidth: {solution.price:.4g} per share, {per_mhz:.4g} per MHz ({meaning})")
@@ -196,16 +204,24 @@ def draw_plan(path: Path, cell: Cell, solution: Solution, form: str) -> None:
     problem = cell.problem
     with np.errstate(divide="ignore"):
         gain_db = np.maximum(10.0 * np.log10(problem.channel_gain), -400.0)  # no gain at all is drawn at the edge
+    place, label = (
+        (gain_db, "channel gain [dB]")
+        if problem.link_bit_per_s is None
+        else (
+            problem.link_bit_per_s / 1e6,
+            "own link [Mbit/s]",
+        )
+    )
     picture = CellPicture(
-        place=gain_db if cell.distance_m is None else cell.distance_m,
-        place_label="channel gain [dB]" if cell.distance_m is None else "distance to the base station [m]",
+        place=place if cell.distance_m is None else cell.distance_m,
+        place_label=label if cell.distance_m is None else "distance to the base station [m]",
         k=solution.k,
         r=solution.r,
         share=100.0 * solution.l,
         cpu_ghz=problem.cpu_hz / 1e9,
         excluded=[entry.client for entry in solution.excluded],
         starved=() if form == "fast" else solution.starved,
-        title=f"{form} plan: {problem.clients} devices on {problem.bandwidth_hz / 1e6:g} MHz",
+        title=f"{form} plan: {problem.clients} devices, {_medium(problem)}",
         left_out="sits out" if form == "fast" else OUT,
         names=cell.names,
     )

@@ -9,6 +9,7 @@ from leanfed.report.packing import floats, thinned, whole
 from leanfed.report.parts import ROUNDS_OF_A_LINE, Part
 from leanfed.report.read import RunFiles
 
+LEARNED = 10  # rounds after which the links are known, as far as they ever are
 STAGES = ("ready", "train", "test", "upload")  # of a client's time between an order and its answer
 
 
@@ -25,12 +26,27 @@ def measured_part(run: RunFiles) -> Part:
         "of": len(numbers),
         "predicted_s": floats(run.column("rounds", "latency_s")[chosen]),
         "measured_s": floats(run.column("rounds", "elapsed_s")[chosen]),
+        "error": _median_error(run, numbers),
         "predicted_kb": floats(run.column("rounds", "upload_bits")[chosen] / 8e3),
         "coded_kb": floats(_by_round(rounds, run.column("clients", "frame_bytes"), shown) / 1e3),
         "sent_kb": floats(run.column("rounds", "message_bytes")[chosen] / 1e3),
         "stages": _stages(run, rounds, shown),
         "unheard": {name: float(np.nansum(run.column("rounds", name))) for name in ("refused", "late", "lost")},
     }
+
+
+def _median_error(run: RunFiles, numbers: Ints) -> dict[str, float | None]:
+    """Median of |predicted / measured - 1| of rounds and clients: after ten rounds, or of all where there are fewer."""
+    found: dict[str, float | None] = {}
+    for table in ("rounds", "clients"):
+        if "prediction_error" not in run.tables[table].columns:
+            found[table] = None
+            continue
+        errors = run.column(table, "prediction_error")
+        later = run.column(table, "round") >= (LEARNED if len(numbers) > LEARNED else 0)
+        known = np.abs(errors[later & ~np.isnan(errors)])
+        found[table] = float(np.median(known)) if known.size else None
+    return found
 
 
 def _by_round(rounds: Ints, values: Floats, shown: Ints) -> Floats:

@@ -350,4 +350,5 @@ def of_participants(state: FleetState, participants: tuple[int, ...]) -> FleetSt
         energy_coefficient=state.energy_coefficient[chosen],
         bandwidth_hz=state.bandwidth_hz,
         noise_w_per_hz=state.noise_w_per_hz,
+        curves=None if state.curves is None else state.curves.of(chosen),
     )

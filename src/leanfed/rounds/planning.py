@@ -31,6 +31,7 @@ from leanfed.rounds.probing import CONSTANTS, TheorySettings, initial_constants
 from leanfed.rounds.selection import overdue
 from leanfed.theory.bound import theta_ratio
 from leanfed.theory.recorded import constants_so_far
+from leanfed.wireless.fleet import Curves
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,9 @@ class Planner:
         plan, reasons = self._with_a_link(self.world.plan(number, self._reachable))
         if self.settings.wait == "fastest" and plan.participants:
             plan = self._fastest(plan)
-        if self.settings.bandwidth == "equal" or not plan.participants:
+        if self.accountant.fleet.state(number).curves is not None:  # nothing is shared: each has its link for itself
+            plan = replace(plan, share=np.ones(len(plan.participants)))
+        if plan.share is not None or self.settings.bandwidth == "equal" or not plan.participants:
             return Planned(plan, time.perf_counter() - began, reasons)
         problem = self._problem(number, plan.participants, fixed_share=self._work(plan))
         shares, _ = fastest_split(problem, self._bits(plan), plan.r)
@@ -144,7 +147,8 @@ class Planner:
     def _fastest(self, plan: RoundPlan) -> RoundPlan:
         """The part of a plan with the fastest processors of the round; lower numbers first among equals."""
         count = max(1, round(self.settings.fastest * len(plan.participants)))
-        speed = self.accountant.fleet.state(plan.round).cpu_hz[list(plan.participants)]
+        state = of_participants(self.accountant.fleet.state(plan.round), plan.participants)
+        speed = state.cpu_hz if state.curves is None else 1.0 / state.curves.sample_s
         return _only(plan, sorted(np.argsort(-speed, kind="stable")[:count].tolist()))
 
     def _paced(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
@@ -297,6 +301,7 @@ class Planner:
         cycles, head_work = (1.0, 1.0) if fixed else planned_work(self.world, radio, head_steps)
         share = np.full(len(cohort), cycles) if fixed_share is None else fixed_share
         return Problem.of(
+            **_measured(state.curves, share),
             weights=self.world.task.gamma[list(cohort)],
             channel_gain=state.gain,
             power_w=state.power_w,
@@ -318,6 +323,14 @@ class Planner:
             theta1=settings.theta1,
             theta2=settings.theta2,
         )
+
+
+def _measured(curves: Curves | None, share: Floats) -> dict[str, Floats]:
+    """The measured curves of a problem's clients, each sample by the share of a whole step; nothing where none are."""
+    if curves is None:
+        return {}
+    given = {"link_bit_per_s": curves.link_bit_per_s, "fixed_s": curves.fixed_s, "compute_w": curves.compute_w}
+    return {**given, "sample_s": curves.sample_s * share}
 
 
 def _only(plan: RoundPlan, places: list[int]) -> RoundPlan:

@@ -78,6 +78,21 @@ class FleetSettings(Section):
 
 
 @dataclass(frozen=True, eq=False)
+class Curves:
+    """Measured devices of one round, an entry for each: what takes the place of gain, band and clock."""
+
+    link_bit_per_s: Array  # of the way up
+    fixed_s: Array  # that pass whatever is trained and sent: the base's way down, loading, a test that is due
+    sample_s: Array  # of one sample on the whole model, as the device measured it
+    compute_w: Array  # while it computes; 0 where the platform does not tell
+
+    def of(self, devices: Sequence[int]) -> Curves:
+        """The curves of some devices."""
+        chosen = list(devices)
+        return Curves(self.link_bit_per_s[chosen], self.fixed_s[chosen], self.sample_s[chosen], self.compute_w[chosen])
+
+
+@dataclass(frozen=True, eq=False)
 class FleetState:
     """What the devices are like in one round; arrays hold one entry per device (a stack adds rounds in front)."""
 
@@ -87,6 +102,7 @@ class FleetState:
     energy_coefficient: Array  # zeta, J s^2
     bandwidth_hz: Array  # of the whole uplink: a scalar, or (rounds, 1) in a stack
     noise_w_per_hz: float
+    curves: Curves | None = None  # of measured devices, each on a link of its own; None: they share the band
 
 
 class Fleet(ABC):

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from leanfed.wireless import cost
-from leanfed.wireless.fleet import FleetState
+from leanfed.wireless.fleet import Curves, FleetState
 from leanfed.wireless.units import Array
 
 Downlink = Literal["neglected", "broadcast"]
@@ -93,6 +93,8 @@ def round_cost(
     >>> round_cost(fleet.state(0), work).round_flops.item()
     1024000000.0
     """
+    if state.curves is not None:
+        return _measured_cost(state, state.curves, workload)
     shares = equal_shares(workload.participants) if share is None else np.asarray(share, dtype=float)
     rate = cost.uplink_rate(
         shares,
@@ -113,6 +115,26 @@ def round_cost(
         flops=cost.flops(cycles),
         download_bits=np.asarray(workload.download_bits, dtype=float),
         downlink_s=_downlink_latency(state, workload) if downlink == "broadcast" else np.zeros(rate.shape[:-1]),
+    )
+
+
+def _measured_cost(state: FleetState, curves: Curves, workload: Workload) -> RoundCost:
+    """The cost of a round of measured devices: links of their own, the base's way down in their fixed seconds.
+
+    Sending is charged for the seconds of the upload, not for those that pass anyway.
+    """
+    sent = np.asarray(workload.upload_bits, dtype=float)
+    upload_s = cost.communication_latency(sent, curves.link_bit_per_s)
+    computation_s = np.asarray(workload.samples * workload.computed_share * curves.sample_s)
+    return RoundCost(
+        upload_bits=sent,
+        communication_s=np.where(workload.participants, curves.fixed_s, 0.0) + upload_s,
+        computation_s=computation_s,
+        communication_j=cost.communication_energy(state.power_w, upload_s),
+        computation_j=curves.compute_w * computation_s,
+        flops=cost.flops(np.broadcast_to(_cycles(workload), upload_s.shape)),
+        download_bits=np.asarray(workload.download_bits, dtype=float),
+        downlink_s=np.zeros(upload_s.shape[:-1]),
     )
 
 

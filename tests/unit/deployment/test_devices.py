@@ -10,12 +10,14 @@ import pytest
 
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
+from leanfed.deployment.learning.links import Measured, Passage
 from leanfed.deployment.learning.messages import Device
 from leanfed.deployment.learning.reported_fleet import DeviceReport, ReportedFleet
-from leanfed.rounds.costs import RadioSettings, computed_share
+from leanfed.rounds.costs import RadioSettings, computed_share, of_participants
 from leanfed.rounds.world import World
-from leanfed.wireless.cost import computation_cycles, computation_energy, computation_latency, uplink_rate
+from leanfed.wireless.cost import computation_cycles, computation_energy, computation_latency
 from leanfed.wireless.fleet_file import write_fleet
+from leanfed.wireless.round_cost import Workload, round_cost
 
 MEASURED = Device(flops_per_s=2e10, step_s=0.05, step_samples=32, step_r=0.8, step_j=0.6)
 
@@ -43,20 +45,47 @@ def test_before_any_training_the_calibration_counts_and_computing_is_not_charged
     assert state.energy_coefficient[1] == 0.0
 
 
-@pytest.mark.parametrize("bit_per_s", [1e3, 1e6, 5e7])
-def test_the_channel_gives_the_measured_rate_on_the_share_it_was_measured_on(
-    fleet: ReportedFleet, bit_per_s: float
-) -> None:
-    fleet.newest[3] = DeviceReport(MEASURED, upload_bit_per_s=bit_per_s, upload_share=0.25)
-    state = fleet.state(0)
-    rate = uplink_rate(
-        0.25,
-        bandwidth_hz=state.bandwidth_hz,
-        gain=state.gain[3],
-        power_w=state.power_w[3],
-        noise_w_per_hz=state.noise_w_per_hz,
+def measured(trainings: int = 1, **changes: float) -> Measured:
+    """A device on 1 Mbit/s up and 4 Mbit/s down, half a second beside that; 2 ms a sample of the whole model."""
+    known = Measured()
+    for number in range(trainings):
+        for down, up in ((0, 0), (200_000, 5_000), (200_000, 100_000), (0, 100_000)):
+            seconds = 0.5 + 8 * down / 4e6 + 8 * up / 1e6
+            known.note_passage(Passage(down, up, seconds, 0.2 + 8 * up / 1e6), number)
+        known.note_work(ready_s=0.1, test_s=0.3)
+        known.note_training(0.064, 32, 1.0, None)
+    return known
+
+
+def test_measured_devices_have_curves_of_their_own_and_share_no_band(fleet: ReportedFleet) -> None:
+    fleet.newest[3] = DeviceReport(MEASURED, measured(trainings=8), base_bytes=200_000)
+    curves = fleet.state(0).curves
+    assert curves is not None
+    assert curves.link_bit_per_s[3] == pytest.approx(1e6, rel=0.01)
+    assert curves.fixed_s[3] == pytest.approx(0.5 + 0.4 + 0.1, rel=0.01)
+    assert curves.sample_s[3] == pytest.approx(0.002)  # a whole head: r = 1
+    assert curves.compute_w[3] == pytest.approx(0.6 / 0.05)
+    fleet.newest[3] = DeviceReport(MEASURED, measured(trainings=8), base_bytes=200_000, tests=True)
+    fleet.renew(0)
+    tested = fleet.state(0).curves
+    assert tested is not None and tested.fixed_s[3] - curves.fixed_s[3] == pytest.approx(0.3)
+
+
+def test_what_pruning_saves_is_the_devices_own_seconds_of_training(fleet: ReportedFleet) -> None:
+    """With equal sample counts in every round the seconds of training stay the computation's, not the link's."""
+    fleet.newest[0] = DeviceReport(MEASURED, measured(trainings=3))
+    work = Workload(
+        upload_bits=np.array([8e5]),
+        computed_share=computed_share(fleet.world, fleet.radio, np.array([0.5])),
+        samples=np.array([32.0]),
+        cycles_per_sample=fleet.radio.cycles_per_sample,
     )
-    assert float(rate) == pytest.approx(bit_per_s, rel=1e-6)
+    cost = round_cost(of_participants(fleet.state(0), (0,)), work, np.ones(1))
+    split = fleet.world.split
+    head = split.private_size / split.size
+    assert cost.computation_s[0] == pytest.approx(0.064 * (1 - head / 2))
+    assert cost.communication_s[0] == pytest.approx(0.6 + 0.8, rel=0.02)
+    assert cost.energy_j[0] == pytest.approx(12.0 * cost.computation_s[0] + fleet.state(0).power_w[0] * 0.8, rel=0.02)
 
 
 def test_a_round_keeps_its_state_until_it_is_renewed(fleet: ReportedFleet) -> None:
@@ -73,12 +102,13 @@ def test_a_radio_profile_per_device_still_counts(world_of: Callable[..., World],
     write_fleet(tmp_path / "fleet.csv", [drawn])
     radio = RadioSettings(fleet_file=str(tmp_path / "fleet.csv"))
     fleet = ReportedFleet(radio, world, radio.open_fleet(world.task.clients, seed=0))
-    fleet.newest[2] = DeviceReport(MEASURED.model_copy(update={"step_j": None}), upload_bit_per_s=1e6)
+    fleet.newest[2] = DeviceReport(MEASURED.model_copy(update={"step_j": None}), measured())
     state = fleet.state(0)
     np.testing.assert_allclose(state.gain, drawn.gain)
     np.testing.assert_allclose(state.power_w, drawn.power_w)
     np.testing.assert_allclose(state.energy_coefficient, drawn.energy_coefficient)
     assert state.cpu_hz[2] != pytest.approx(drawn.cpu_hz[2])
+    assert state.curves is None  # its devices share a band
 
 
 def test_joules_come_from_the_packages_counters_and_survive_their_overflow(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,10 @@ from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 import leanfed
 from leanfed.compression.codec import encode
+from leanfed.deployment.learning import store
 from leanfed.deployment.learning.server import NoQuorumError
+from leanfed.deployment.operations.log_watch import DECLINES
+from leanfed.files import explained
 from leanfed.runs.settings import Settings
 
 BAD = 2  # the client that misbehaves
@@ -141,7 +145,7 @@ def test_repeated_offenders_are_set_aside(tmp_path: Path) -> None:
     assert len(trial.audit("refused")) == 2
     assert len(trial.audit("set_aside")) == 1
     asked = [order for order in trial.grid.seen if order.metadata.dst_node_id == 100 + BAD]
-    assert len(asked) == 3  # who are you, and two orders
+    assert len(asked) == 4  # who are you, a probe, and two orders
 
 
 def test_a_straggler_ends_at_the_deadline_and_its_memory_agrees_with_the_server(tmp_path: Path) -> None:
@@ -205,3 +209,26 @@ def test_a_second_node_cannot_take_a_client_that_is_there(tmp_path: Path) -> Non
     kinds = {row["kind"] for row in trial.audit("refused") if row["node"] == 999}
     assert kinds <= {"taken"}
     assert all(row["node"] != 999 for row in trial.audit("accepted"))
+
+
+def test_a_full_disk_on_a_node_is_told_on_both_sides_and_the_round_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial, write = Trial(settings_of(rounds=2), tmp_path), store.write_new
+    full = [True]
+
+    def no_space(path: Path, *more: Any) -> str:
+        if full and f"node-{BAD}" in str(path):
+            full.clear()  # the owner makes room before the next round
+            with explained(path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *more)
+
+    monkeypatch.setattr(store, "write_new", no_space)
+    trial.play()
+    others = [client for client in range(CLIENTS) if client != BAD]
+    assert trial.took_part() == [others, list(range(CLIENTS))]
+    (lost,) = trial.audit("lost")
+    assert lost["client"] == BAD
+    assert "No space left on device" in lost["why"]
+    assert f"{DECLINES}Cannot write" in capsys.readouterr().out

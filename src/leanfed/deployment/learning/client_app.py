@@ -14,35 +14,55 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say who this node is, or why it cannot take part."""
-    from leanfed.deployment.learning.config import node_config, run_config
-    from leanfed.deployment.learning.messages import Declined, HelloRequest, pack, unpack
+    """Say who this node is, or why it cannot take part; or send a probe back."""
+    import time
+
+    from leanfed.deployment.learning.config import node_config, run_config_of_node
+    from leanfed.deployment.learning.messages import (
+        PROBE,
+        VERSION,
+        Declined,
+        HelloRequest,
+        Probe,
+        Speaks,
+        pack,
+        unpack,
+    )
+    from leanfed.deployment.learning.probes import echo
     from leanfed.deployment.learning.work import decline, greet
     from leanfed.errors import LeanfedError
 
-    config = run_config(context.run_config)
+    began = time.perf_counter()
+    if PROBE in message.content:
+        return Message(pack(echo=echo(unpack(message.content, PROBE, Probe), began)), reply_to=message)
+    config = run_config_of_node(context.run_config)
     request, node = unpack(message.content, "request", HelloRequest), node_config(context.node_config, config)
     try:
         hello, device = greet(request.run, config.settings, node)
     except LeanfedError as error:
         return Message(pack(declined=Declined(why=decline(node, error))), reply_to=message)
-    return Message(pack(hello=hello, device=device), reply_to=message)
+    speaks = Speaks(version=VERSION, work_s=time.perf_counter() - began)
+    return Message(pack(hello=hello, device=device, speaks=speaks), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Carry out an order: test if asked, train if asked."""
-    from leanfed.deployment.learning.config import node_config, run_config
+    from leanfed.deployment.learning.config import node_config, run_config_of_node
     from leanfed.deployment.learning.messages import ORDER, Behind, BehindError, Order, base_frames, pack, unpack
-    from leanfed.deployment.learning.work import carry_out
+    from leanfed.deployment.learning.work import carry_out, decline
+    from leanfed.errors import StorageError
 
-    config = run_config(context.run_config)
+    config = run_config_of_node(context.run_config)
     order = unpack(message.content, ORDER, Order)
     node = node_config(context.node_config, config)
     try:
         answer, device = carry_out(order, base_frames(message.content), config.settings, node)
     except BehindError as error:
         return Message(pack(behind=Behind(run=order.run, token=order.token, why=str(error))), reply_to=message)
+    except StorageError as error:  # a full disk: told here, and to the server by the error that Flower makes of it
+        decline(node, error)
+        raise
     return Message(pack(answer=answer, device=device), reply_to=message)
 
 

@@ -68,6 +68,10 @@ class RunConfig(Section):
     """With resume: go on from the state of this many rounds ago."""
     poll_s: float = Field(default=0.5, gt=0)
     """Seconds between two polls for replies."""
+    probe_kb: int = Field(default=128, ge=0, le=4000)
+    """Kilobytes of a message, each way, that measures a link which nothing else has told of; 0: none is sent."""
+    probe_rounds: int = Field(default=5, ge=0)
+    """A device that was not heard of for more than this many rounds is probed; 0: never."""
     fleet: Literal["measured", "profile"] = "measured"
     """What plans are made from: the devices' reports, or the fleet of the settings."""
     store: str = ""
@@ -107,6 +111,12 @@ class NodeConfig(Section):
 def run_config(values: Mapping[str, Any]) -> RunConfig:
     """The checked run-config; refusals name the key as it is written there."""
     return _checked(RunConfig, values, "run-config")
+
+
+def run_config_of_node(values: Mapping[str, Any]) -> RunConfig:
+    """The run-config as a node reads it: keys of a newer server are none of its business."""
+    known = {key: value for key, value in values.items() if key.replace("-", "_") in RunConfig.model_fields}
+    return run_config(known)
 
 
 def node_config(values: Mapping[str, Any], run: RunConfig) -> NodeConfig:

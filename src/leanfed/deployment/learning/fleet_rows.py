@@ -11,6 +11,7 @@ import polars as pl
 
 from leanfed.algorithms.contract import ServerState
 from leanfed.deployment.learning.mail import Accepted
+from leanfed.deployment.learning.reported_fleet import ReportedFleet
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import RoundOutcome
@@ -102,6 +103,7 @@ def rows_of(
     row |= {"message_bytes": float(sum(one.message_bytes for one in answers)), "tested": 0}
     row["base_bytes"] = float(sum(sent_down.values()))
     row |= {name: counts.get(name, 0) for name in ("refused", "late", "lost")}
+    row["prediction_error"] = prediction_error(row["latency_s"], elapsed_s) if answers else None
     columns = {**client_columns(plan, outcome, None), **bill.client_columns()}
     columns |= {
         "elapsed_s": [one.elapsed_s for one in answers],
@@ -113,8 +115,31 @@ def rows_of(
         "base_bytes": [float(sent_down.get(client, 0)) for client in plan.participants],
         "message_bytes": [float(one.message_bytes) for one in answers],
         "measured_j": [one.device.step_j for one in answers],
+        "prediction_error": [
+            prediction_error(predicted_s, one.elapsed_s)
+            for predicted_s, one in zip(bill.cost.latency_s.tolist(), answers, strict=True)
+        ],
+        "uncertainty_s": _uncertainty(accountant, plan, answers),
     }
     return PendingRound(row, _lists(columns), due)
+
+
+def prediction_error(predicted_s: float, measured_s: float) -> float | None:
+    """Predicted over measured seconds, less one; None where nothing was measured.
+
+    >>> prediction_error(1.5, 2.0)
+    -0.25
+    """
+    return predicted_s / measured_s - 1.0 if measured_s > 0.0 else None
+
+
+def _uncertainty(accountant: Accountant, plan: RoundPlan, answers: Sequence[Accepted]) -> list[float | None]:
+    """By how much each client's expected seconds of the link may be wrong; None where links are not measured."""
+    fleet = accountant.fleet
+    if not isinstance(fleet, ReportedFleet):
+        return [None] * len(answers)
+    pairs = zip(plan.participants, answers, strict=True)
+    return [fleet.deviation_s(client, len(one.answer.frame)) for client, one in pairs]
 
 
 def _lists(columns: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -18,20 +18,28 @@ from leanfed.algorithms.uploads import Upload
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.bindings import Bindings
 from leanfed.deployment.learning.checks import Expected, check_answer, check_claims, digest, read_update
+from leanfed.deployment.learning.links import Passage
 from leanfed.deployment.learning.members import Member, Members
 from leanfed.deployment.learning.messages import (
     ANSWER,
     BEHIND,
+    ECHO,
+    SPEAKS,
+    VERSION,
     Answer,
     Behind,
     Declined,
     Device,
+    Echo,
     Hello,
     MessageError,
     Order,
+    Probe,
+    Speaks,
     unpack,
     wire_bytes,
 )
+from leanfed.deployment.learning.probes import check_echo
 from leanfed.errors import InputError
 
 DECLINED = "declined"
@@ -49,13 +57,15 @@ class Clock:
 
 @dataclass(frozen=True)
 class Letter:
-    """A message to a node; without `expected` it is a `HelloRequest`."""
+    """A message to a node; without `expected` it is a `HelloRequest` or a probe of a client's link."""
 
     node: int
     content: RecordDict
     kind: str  # query, train or evaluate
     group: str
     expected: Expected | None = None
+    probe: tuple[int, Probe] | None = None  # client and what it was sent
+    base_bytes: int = 0  # of the base or differences that go along
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,10 @@ class Post:
     def busy(self) -> set[int]:
         """Nodes with a letter that is neither answered nor expired."""
         return {sent.letter.node for sent in self.under_way.values()}
+
+    def probing(self) -> bool:
+        """Whether a probe is under way."""
+        return any(sent.letter.probe is not None for sent in self.under_way.values())
 
     def send(self, letters: Sequence[Letter], ttl_s: float) -> list[Letter]:
         """Push letters; returns those that could not be pushed."""
@@ -169,6 +183,9 @@ class Inbox:
     def take(self, delivery: Delivery, online: set[int]) -> None:
         """Sort one delivery."""
         expected, node = delivery.sent.letter.expected, delivery.sent.letter.node
+        if delivery.sent.letter.probe is not None:
+            self._take_echo(delivery, *delivery.sent.letter.probe)
+            return
         if expected is None:
             self._take_hello(delivery, node, online)
             return
@@ -240,12 +257,11 @@ class Inbox:
         if answer.store != "kept":
             facts = {"round": expected.order.round, "client": member.client, "node": member.node}
             self.audit.write(f"store_{answer.store}", **facts)
+        self._measure(delivery, answer, expected.order, member)
         if upload is None:
             return
         upload_s = max(delivery.arrived_at - answer.sent_at - (member.wait_s or 0.0), SHORTEST_UPLOAD_S)
-        size = wire_bytes(message.content)
-        member.upload_bit_per_s, member.upload_share = 8 * size / upload_s, expected.order.share
-        order = expected.order
+        size, order = wire_bytes(message.content), expected.order
         self.accepted[member.client] = Accepted(answer, device, upload, order, delivery.waited_s, upload_s, size)
         self._count(
             "accepted",
@@ -255,6 +271,34 @@ class Inbox:
             bytes=len(answer.frame),
             sha256=digest(answer.frame),
         )
+
+    def _measure(self, delivery: Delivery, answer: Answer, order: Order, member: Member) -> None:
+        """Keep what an answer told of the device's link and speed; its own seconds are not the link's."""
+        measured, work_s = member.measured, answer.ready_s + answer.train_s + answer.test_s
+        up_s, link_s = delivery.arrived_at - answer.sent_at, max(delivery.waited_s - work_s, 0.0)
+        sizes = (float(delivery.sent.letter.base_bytes), float(len(answer.frame)))
+        measured.note_passage(Passage(*sizes, link_s, up_s), order.round)
+        measured.note_work(ready_s=answer.ready_s, test_s=answer.test_s if order.evaluate else None)
+        if order.train and answer.samples:
+            measured.note_training(answer.train_s, answer.samples, order.r, order.head_steps)
+
+    def _take_echo(self, delivery: Delivery, client: int, probe: Probe) -> None:
+        """Measure a link by a probe; what is not an honest echo, or late, tells nothing and changes nothing."""
+        member, message = self.members[client], delivery.message
+        facts = {"round": self.round, "client": client, "node": member.node}
+        if message is None or message.has_error():
+            self._count("probe_lost", **facts, why=_what_went_wrong(message))
+            return
+        try:
+            reply = unpack(message.content, ECHO, Echo)
+            check_echo(reply, probe)
+        except MessageError as error:
+            self._refuse(member, error, **facts)
+            return
+        link_s = max(delivery.waited_s - reply.work_s, 0.0)
+        size, up_s = float(len(probe.pad)), delivery.arrived_at - reply.sent_at
+        member.measured.note_passage(Passage(size, float(probe.reply_bytes), link_s, up_s), self.round)
+        self._count("probed", **facts, bytes=len(probe.pad), seconds=round(delivery.waited_s, 3))
 
     def _refuse(self, member: Member, error: MessageError, **facts: object) -> None:
         """Count a bad answer against its node; too many set the node aside."""
@@ -294,12 +338,19 @@ class Inbox:
                 self.members.ask_later(node, delivery.sent.at + delivery.waited_s)
                 raise MessageError("declined", unpack(message.content, DECLINED, Declined).why)
             hello, device = unpack(message.content, "hello", Hello), unpack(message.content, "device", Device)
+            speaks = unpack(message.content, SPEAKS, Speaks) if SPEAKS in message.content else None
             self._refuse_impostor(hello, node, online, delivery.sent.at + delivery.waited_s)
         except MessageError as error:
             self._count("refused", node=node, kind=error.kind, why=str(error))
             return
-        member = self.members.join(hello, device, node, delivery.arrived_at - hello.sent_at)
-        self._count("joined", node=node, client=member.client, samples=member.samples, store_round=hello.round)
+        up_s = delivery.arrived_at - hello.sent_at
+        member = self.members.join(hello, device, node, up_s)
+        member.speaks = 1 if speaks is None else min(speaks.version, VERSION)
+        if speaks is not None:
+            link_s = max(delivery.waited_s - speaks.work_s, 0.0)
+            member.measured.note_passage(Passage(0.0, 0.0, link_s, up_s), self.round - 1)
+        facts = {"samples": member.samples, "store_round": hello.round, "speaks": member.speaks}
+        self._count("joined", node=node, client=member.client, **facts)
 
     def _refuse_impostor(self, hello: Hello, node: int, online: set[int], now: float) -> None:
         """One client, one node, by its key; a client's node may change only when the old one is gone."""

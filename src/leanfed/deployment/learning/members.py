@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from leanfed.deployment.learning.links import Measured
 from leanfed.deployment.learning.messages import Device, Hello
 
 
@@ -30,8 +31,8 @@ class Member:
     view: str = ""  # what it has of the base, where differences are sent; empty: nothing that we know of
     order: str = ""  # token of the last order that it was sent
     wait_s: float | None = None  # between answering and our seeing it, of an answer with nothing in it
-    upload_bit_per_s: float | None = None  # of its last update
-    upload_share: float = 1.0
+    speaks: int = 1  # version of its messages
+    measured: Measured = field(default_factory=Measured)
 
     def miss(self, number: int, most: int) -> None:
         """Leave it out after round `number`: for one round, and for twice as many as before each time."""
@@ -40,12 +41,14 @@ class Member:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for the checkpoint."""
-        return {**asdict(self), "device": self.device.model_dump()}
+        return {**asdict(self), "device": self.device.model_dump(), "measured": self.measured.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Member:
-        """The inverse of `to_json`."""
-        return cls(**{**values, "device": Device.model_validate(values["device"])})
+        """The inverse of `to_json`; what older checkpoints do not have is measured anew."""
+        known = {name: value for name, value in values.items() if name in {one.name for one in fields(cls)}}
+        measured = Measured.from_json(values["measured"]) if "measured" in values else Measured()
+        return cls(**{**known, "device": Device.model_validate(values["device"]), "measured": measured})
 
 
 @dataclass
@@ -76,7 +79,7 @@ class Members:
             member.last_frame = known.last_frame
             member.offences, member.set_aside, member.reasons = known.offences, known.set_aside, known.reasons
             member.missed, member.rests_until, member.order = known.missed, known.rests_until, known.order
-            member.upload_bit_per_s, member.upload_share = known.upload_bit_per_s, known.upload_share
+            member.measured = known.measured
         self.by_client[hello.client] = member
         self.greeted.add(node)
         return member

@@ -16,10 +16,13 @@ from pydantic import ConfigDict, Field, ValidationError
 from leanfed.errors import InputError
 from leanfed.records import Section
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 1  # of the records that every version reads
+VERSION: Final = 2  # of what both sides can do beside them; 2: probes, and a node's own seconds in its greeting
 UNKNOWN: Final = -1.0  # a reported number that a client could not measure; the others are shares
 FRAME_TYPE = "leanfed.frame"  # how an Array's bytes are to be read: by the codec, and by nothing else
 ANSWER, ORDER, BASE, BEHIND = "answer", "order", "base", "behind"
+SPEAKS, PROBE, ECHO = "speaks", "probe", "echo"
+LONGEST_PAD: Final = 4_000_000  # bytes of a probe, each way
 ViewName = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 RecordType = ArrayRecord | ConfigRecord | MetricRecord
 T = TypeVar("T", bound="WireRecord")
@@ -84,6 +87,35 @@ class Hello(WireRecord):
     """What it has of the base, where differences are sent; absent: nothing."""
     sent_at: float = Field(ge=0)
     """The node's clock when it answered."""
+
+
+class Speaks(WireRecord):
+    """Beside a `Hello`: what this node's version can do. An older server does not look for it, an older node does not
+    send it and counts as version 1; both sides then use what the older one knows."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")  # a newer node may say more
+
+    version: int = Field(ge=1)
+    work_s: float = Field(ge=0)
+    """Its own seconds between the question and its reply."""
+
+
+class Probe(WireRecord):
+    """A message of a chosen size and the size that its reply shall have, to measure a link by; version 2."""
+
+    run: str
+    token: str
+    pad: bytes = Field(max_length=LONGEST_PAD)
+    reply_bytes: int = Field(ge=0, le=LONGEST_PAD)
+
+
+class Echo(WireRecord):
+    """The reply to a `Probe`."""
+
+    token: str
+    pad: bytes = Field(max_length=LONGEST_PAD)
+    work_s: float = Field(ge=0)
+    sent_at: float = Field(ge=0)
 
 
 class Declined(WireRecord):

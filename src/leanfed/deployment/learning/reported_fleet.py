@@ -1,39 +1,45 @@
-"""The fleet as its devices report it, in the cost model's terms: what the allocator plans from.
+"""The fleet as its devices report it: what the allocator plans from.
 
-A measured time becomes the speed at which the model predicts that time: after a training the CPU is as fast as the
-model's cycles over the measured seconds, before it as fast as the calibration says (two operations a cycle). A
-measured throughput becomes the channel gain at which Eq. (7) has that rate on the share the client had. Power comes
-from the radio profile (the settings' fleet file, else the middle of their range). Joules of a training become zeta,
-Eq. (13); where the platform does not report them, the profile's zeta holds if a fleet file gives one, and else
+Each device has its measured curves: its own link (`links.py`), its own seconds of a sample, its own watts. There is no
+band to share, no gain and no clock. Before a first training a sample's seconds follow from the calibration (two
+operations a cycle). Power of the radio is the middle of the settings' range. Where the platform does not report joules,
 computing is not charged.
+
+A fleet file in the settings says what the radio is like: then its gains, powers and band hold, and of the devices only
+the clock is measured: it is as fast as the model's cycles over the measured seconds, and joules of a training become
+zeta, Eq. (13).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import statistics
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 from typing_extensions import override
 
+from leanfed.deployment.learning.links import Measured
 from leanfed.deployment.learning.messages import Device
+from leanfed.records import Floats
 from leanfed.rounds.costs import RadioSettings, computed_share
 from leanfed.rounds.world import World
 from leanfed.wireless.cost import FLOPS_PER_CYCLE
-from leanfed.wireless.fleet import Fleet, FleetState
+from leanfed.wireless.fleet import Curves, Fleet, FleetState
 from leanfed.wireless.units import dbm_to_w
-
-MOST_BITS_PER_HZ = 40.0  # a link faster than this counts as this fast: 2^40 is past any radio
-UNMEASURED_BIT_PER_S = 1e6  # before the first upload, where no profile gives a gain (assumed)
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """One client's device: what it reported, and the throughput that the server measured."""
+    """One client's device: what it reported, what was measured of it, and what the next order brings it."""
 
     device: Device
-    upload_bit_per_s: float | None = None  # as the server saw its last update arrive
-    upload_share: float = 1.0  # the share of the band that it had then
+    measured: Measured = field(default_factory=Measured)
+    base_bytes: int = 0
+    tests: bool = False  # whether a test is due before the training
+
+
+NOT_HEARD_OF = DeviceReport(Device(flops_per_s=2e9))
 
 
 @final
@@ -64,19 +70,44 @@ class ReportedFleet(Fleet):
 
     def _make(self, number: int) -> FleetState:
         base = self.profile.state(number)
-        given = self.radio.fleet_file is not None
-        power = base.power_w if given else np.full(self.devices, _middle_power_w(self.radio))
-        gain, cpu, zeta = base.gain.copy(), base.cpu_hz.copy(), base.energy_coefficient.copy()
-        if not given:
-            zeta = np.zeros(self.devices)
-            gain = np.array([self._gain(UNMEASURED_BIT_PER_S, 1.0, p, base) for p in power])
+        cpu, zeta = base.cpu_hz.copy(), base.energy_coefficient * (self.radio.fleet_file is not None)
         for client, report in self.newest.items():
             cpu[client] = self.cpu_hz(report.device)
             if (measured := self._zeta(report.device, cpu[client])) is not None:
                 zeta[client] = measured
-            if report.upload_bit_per_s is not None and not given:
-                gain[client] = self._gain(report.upload_bit_per_s, report.upload_share, power[client], base)
-        return FleetState(gain, power, cpu, zeta, base.bandwidth_hz, base.noise_w_per_hz)
+        if self.radio.fleet_file is not None:
+            return FleetState(base.gain, base.power_w, cpu, zeta, base.bandwidth_hz, base.noise_w_per_hz)
+        power = np.full(self.devices, _middle_power_w(self.radio))
+        return FleetState(base.gain, power, cpu, zeta, base.bandwidth_hz, base.noise_w_per_hz, curves=self._curves(cpu))
+
+    def _curves(self, cpu_hz: Floats) -> Curves:
+        """Every device's measured curves; of one that is not there yet, the guesses."""
+        found = Curves(*(np.zeros(self.devices) for _ in range(4)))
+        for client in range(self.devices):
+            report = self.newest.get(client, NOT_HEARD_OF)
+            measured, device = report.measured, report.device
+            found.link_bit_per_s[client] = measured.up.line.bit_per_s
+            found.fixed_s[client] = measured.fixed_s(report.base_bytes, tests=report.tests)
+            found.sample_s[client] = self._sample_s(measured) or self.radio.cycles_per_sample / cpu_hz[client]
+            if device.step_j is not None and device.step_s is not None:
+                found.compute_w[client] = device.step_j / device.step_s
+        return found
+
+    def _sample_s(self, measured: Measured) -> float:
+        """Seconds of a sample on the whole model by the median of the last trainings; 0 before the first."""
+        each = [seconds / self._work(samples, r, steps) for seconds, samples, r, steps in measured.trainings]
+        return statistics.median(each) if each else 0.0
+
+    def _work(self, samples: float, r: float, head_steps: int | None) -> float:
+        """Samples of a training, each by its share of a whole model's step."""
+        batches = np.array([max(1.0, samples / self.world.training.batch_size)])
+        share = computed_share(self.world, self.radio, np.array([r]), batches, head_steps or None)
+        return samples * float(share[0])
+
+    def deviation_s(self, client: int, up_bytes: float) -> float:
+        """By how much the expected seconds of a client's link may be wrong, at an upload of so many bytes."""
+        report = self.newest.get(client, NOT_HEARD_OF)
+        return report.measured.deviation_s(report.base_bytes, up_bytes)
 
     def cpu_hz(self, device: Device) -> float:
         """omega at which Eq. (12) gives the measured seconds; by the calibration before there are any."""
@@ -85,22 +116,13 @@ class ReportedFleet(Fleet):
         return self._cycles(device) / device.step_s
 
     def _cycles(self, device: Device) -> float:
-        samples = device.step_samples or 0
-        batches = np.array([max(1.0, samples / self.world.training.batch_size)])
-        share = computed_share(self.world, self.radio, np.array([device.step_r or 0.0]), batches)
-        return samples * self.radio.cycles_per_sample * float(share[0])
+        return self.radio.cycles_per_sample * self._work(device.step_samples or 0, device.step_r or 0.0, None)
 
     def _zeta(self, device: Device, cpu_hz: float) -> float | None:
         """zeta at which Eq. (13) gives the measured joules: E / (omega^3 tau) = E / (omega^2 cycles)."""
         if device.step_j is None or device.step_s is None:
             return None
         return device.step_j / (cpu_hz**3 * device.step_s)
-
-    def _gain(self, bit_per_s: float, share: float, power_w: float, base: FleetState) -> float:
-        """h at which Eq. (7) gives the rate on that share: (2^(R / lW) - 1) N0 l W / p."""
-        band = share * float(base.bandwidth_hz)
-        bits_per_hz = min(bit_per_s / band, MOST_BITS_PER_HZ)
-        return float(np.expm1(bits_per_hz * np.log(2.0)) * base.noise_w_per_hz * band / power_w)
 
 
 def _middle_power_w(radio: RadioSettings) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -20,12 +20,14 @@ from leanfed.deployment.learning.config import RunConfig
 from leanfed.deployment.learning.fleet_rows import PendingRound, outcome_of, rows_of
 from leanfed.deployment.learning.good_states import GoodStates
 from leanfed.deployment.learning.mail import Accepted, Clock, Inbox, Letter, Post
-from leanfed.deployment.learning.members import Members
+from leanfed.deployment.learning.members import Member, Members
 from leanfed.deployment.learning.messages import HelloRequest, pack
 from leanfed.deployment.learning.orders import make_orders
 from leanfed.deployment.learning.planning import FleetPlanner, far_world
+from leanfed.deployment.learning.probes import is_due, is_unsure, new_probe
+from leanfed.deployment.learning.progress import round_line
 from leanfed.deployment.learning.reported_fleet import DeviceReport
-from leanfed.deployment.learning.screen import Screen, capped
+from leanfed.deployment.learning.screen import USUAL_ROUNDS, Screen, capped
 from leanfed.deployment.learning.views import Views
 from leanfed.errors import LeanfedError, SettingsError
 from leanfed.records import RoundPlan
@@ -40,6 +42,7 @@ from leanfed.runs.build import arrived, finish_folder
 from leanfed.runs.settings import Settings
 
 MOST_TURNS = 3  # a run that diverges more often without getting further is stopped
+LONGEST_PROBE_S = 30.0  # that the first round waits for probes
 GRACE_S = 5.0  # a message is valid for this much longer than its round
 
 
@@ -88,6 +91,8 @@ class FleetServer:
         self.good = GoodStates(folder.checkpoint)
         self.planner: FleetPlanner | None = None
         self.pending: PendingRound | None = None
+        self._tested: tuple[int, float] | None = None  # the newest round that was tested, and its accuracy
+        self._durations: deque[float] = deque(maxlen=USUAL_ROUNDS)  # seconds of the last rounds
         self._arrived = False  # whether the accuracy that ends the run is reached
         self._counted: dict[int, int] = {}  # client -> samples, as the planner was built
         self._turned_back = 0  # times that the run has diverged since it last got further
@@ -124,6 +129,28 @@ class FleetServer:
                 self.clock.sleep(self.config.poll_s)
         if not self._present():
             raise NoQuorumError(f"No node joined within {self.config.join_s:g} s. Start nodes, then resume the run.")
+        self._probe_unsure()
+
+    def _probe_unsure(self) -> None:
+        """Measure links that no message has told of, before the first plan is made from them."""
+        size = 1000 * self.config.probe_kb
+        there = [self.inbox.members[client] for client in self._available()]
+        self._probe([member for member in there if is_unsure(member, size)])
+        end = self.clock.steady() + min(self.config.deadline_s, LONGEST_PROBE_S)
+        while self.post.probing() and self.clock.steady() < end:
+            self._collect()
+            if self.post.probing():
+                self.clock.sleep(self.config.poll_s)
+
+    def _probe(self, members: Sequence[Member]) -> None:
+        """Send probes; `_collect` takes what comes back, whenever it comes."""
+        if not self.config.probe_kb or self.config.fleet != "measured":
+            return
+        letters = []
+        for member in members:
+            probe = new_probe(self.run_name, 1000 * self.config.probe_kb)
+            letters.append(Letter(member.node, pack(probe=probe), "query", "probe", probe=(member.client, probe)))
+        self.post.send(letters, self.config.deadline_s + GRACE_S)
 
     def _present(self) -> int:
         """Clients whose node has said hello in this run of the server."""
@@ -291,8 +318,11 @@ class FleetServer:
                     self.inbox.audit.write("samples_capped", client=member.client, node=member.node, **facts)
             self.planner, self._counted = planner, counted
         if self.planner.reports is not None:
+            tests = self.pending is not None and self.pending.due
             self.planner.reports.newest = {
-                member.client: DeviceReport(member.device, member.upload_bit_per_s, member.upload_share)
+                member.client: DeviceReport(
+                    member.device, member.measured, self.views.parcel(member.view).bytes, tests=tests
+                )
                 for member in members
             }
         return self.planner
@@ -315,6 +345,9 @@ class FleetServer:
             views=lambda member: self.views.parcel(member.view).views,
         )
         self._send(orders)
+        if plan is not None:
+            idle = [self.inbox.members[client] for client in self._available()]
+            self._probe([one for one in idle if is_due(one, progress.round, self.config.probe_rounds)])
         end = self.clock.steady() + self.config.deadline_s
         hurried = plan is not None and (self.config.close_at < 1 or self.config.over_selection > 0)
         target = self._target(plan) if plan is not None and hurried else len(orders) + 1
@@ -339,7 +372,8 @@ class FleetServer:
                 self.inbox.audit.write("unknown_view", **facts)
             content = pack(order=order, base=parcel.record)
             kind = "train" if order.train else "evaluate"
-            letters.append(Letter(member.node, content, kind, str(order.round), expected))
+            letter = Letter(member.node, content, kind, str(order.round), expected)
+            letters.append(replace(letter, base_bytes=parcel.bytes))
             self.inbox.waiting[order.token] = order.client
             member.order = order.token
             self._sent_down[order.client] += parcel.bytes
@@ -431,6 +465,8 @@ class FleetServer:
         if self.pending is not None:
             gamma = dict(enumerate(self._planner().world.task.gamma.tolist()))
             self.pending.complete(self.inbox.tested, gamma, self.settings.evaluation.per_client)
+            if self.pending.row.get("accuracy") is not None:
+                self._tested = (self.pending.row["round"], self.pending.row["accuracy"])
         self.inbox.tested = {}
 
     def _finish(self, progress: Progress, checkpoints: Checkpoints) -> None:
@@ -471,6 +507,16 @@ class FleetServer:
             seconds={"total": round(elapsed_s, 5)},
             counts=dict(self.inbox.counts),
         )
+        self._durations.append(elapsed_s)
+        line = round_line(
+            pending.row,
+            rounds=self.settings.rounds,
+            asked=len(planned.plan.participants),
+            counts=self.inbox.counts,
+            tested=self._tested,
+            durations_s=self._durations,
+        )
+        print(line, flush=True)  # whoever follows the run sees it
         chosen = pending.chosen_weights()
         told = {"weights": chosen} if chosen else {}
         self.inbox.audit.write("round", round=number, applied=len(plan.participants), **dict(self.inbox.counts), **told)

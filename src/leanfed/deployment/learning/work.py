@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -96,12 +97,16 @@ def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device
 
 
 def decline(node: NodeConfig, error: LeanfedError) -> str:
-    """Say on the node why it cannot take part in a run, in its terminal and in its audit log; returns the reason."""
+    """Say on the node why it cannot take part in a run, in its terminal and in its audit log; returns the reason.
+
+    Where the disk is full the terminal has to do.
+    """
     why = str(error)
     print(f"{DECLINES}{why}", flush=True)
     folder = Path(node.store).parent
     if (folder / "node.json").is_file():
-        Audit(folder / "audit.jsonl").write("declined", why=why)
+        with suppress(LeanfedError):
+            Audit(folder / "audit.jsonl").write("declined", why=why)
     return why
 
 

@@ -23,11 +23,17 @@
     return known.length && Math.max(...known) > 8 * Math.min(...known) ? lf.logAxis(known) : { rangemode: "tozero" };
   }
 
+  /** How far predictions were off, where the run recorded it. */
+  function wrong(error) {
+    const told = [["rounds", "a round"], ["clients", "a client"]].filter(([table]) => error && error[table] !== null).map(([table, what]) => `${lf.percent(error[table], 0)} for ${what}`);
+    return told.length ? ` Half of the predictions were off by less than ${told.join(" and ")}.` : "";
+  }
+
   function seconds(part, x) {
     const predicted = lf.column(part.predicted_s), measured = lf.column(part.measured_s), ratio = median(measured) / median(predicted);
     return {
       title: "Prediction and reality: how long a round takes on the real fleet",
-      lead: `The model predicts ${lf.number(median(predicted), 3)} s a round, clocks say ${lf.number(median(measured), 3)} s: ${times(ratio)} that (medians).`,
+      lead: `The model predicts ${lf.number(median(predicted), 3)} s a round, clocks say ${lf.number(median(measured), 3)} s: ${times(ratio)} that (medians).${wrong(part.error)}`,
       traces: lines(x, [["predicted", predicted], ["measured", measured]], "s"), layout: lf.layout("round", "time of the round [s]", { yaxis: upright([...predicted, ...measured]) }),
       note: "Measured from sending the orders to the last answer.",
       table: { columns: ["round", "predicted [s]", "measured [s]"], rows: x.map((round, i) => [round, predicted[i], measured[i]]) },

@@ -1,0 +1,142 @@
+"""A node that fits a small device: what it installs, what it imports, and the image recipe that is made of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer.main
+import yaml
+from tests.unit.deployment.fleets import settings_of
+
+from leanfed.cli.deploy import deploy
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPOSE = ROOT / "examples" / "compose"
+WITHOUT = ("clarabel", "cvxpy", "matplotlib", "mlxtend", "pandas", "plotly", "polars", "ray", "sklearn")
+PLAY = """
+import json, sys
+
+WITHOUT = json.loads(sys.argv[1])
+sys.modules.update(dict.fromkeys(WITHOUT))  # Python's own way to say that a module is not there
+import leanfed.cli.deploy, leanfed.deployment.learning.client_app, leanfed.deployment.operations.nodes
+import leanfed.deployment.operations.warm_programs, leanfed.deployment.operations.supernode
+from leanfed.compression.codec import encode
+from leanfed.deployment.learning.config import NodeConfig
+from leanfed.deployment.learning.messages import Order
+from leanfed.deployment.learning.work import bench_of, carry_out, greet
+
+settings, node = sys.argv[2], NodeConfig(client_id=1, store=sys.argv[3])
+hello, _ = greet("a" * 32, settings, node)
+world = bench_of(settings, node).world
+base = world.algorithm.start_server(world.task).shared
+order = Order(run="a" * 32, token="b" * 32, round=0, client=1, applied=-1, applied_token="", train=True, evaluate=True,
+              k=0.1, r=0.8, share=1.0)
+answer, _ = carry_out(order, [encode(len(base), None, base.numpy())], settings, node)
+there = [name for name in WITHOUT if sys.modules.get(name)]
+print(json.dumps({"samples": hello.samples, "bytes": len(answer.frame), "there": there}))
+"""
+
+
+def test_a_node_works_where_solver_plotting_ray_and_tables_are_not_installed(tmp_path: Path) -> None:
+    settings = json.dumps(settings_of().resolved())
+    given = [json.dumps(WITHOUT), settings, str(tmp_path / "store")]
+    done = subprocess.run([sys.executable, "-c", PLAY, *given], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["there"] == []
+    assert told["samples"] > 0
+    assert told["bytes"] > 1000
+
+
+def requirements(lines: list[str]) -> dict[str, str]:
+    """name -> the whole requirement, without comments and extras."""
+    kept = [line.split("#")[0].strip() for line in lines]
+    return {re.split(r"[\[<>=]", line)[0]: re.sub(r"\[.*?\]", "", line) for line in kept if line}
+
+
+def test_what_a_node_installs_is_a_part_of_what_the_package_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    asked = requirements(project["dependencies"]) | requirements(extras["flower"])
+    node = requirements((ROOT / "release" / "node.txt").read_text().splitlines())
+    assert node.items() <= asked.items()
+    assert not set(WITHOUT) & set(node)
+    assert requirements(extras["node"]) == requirements(extras["flower"])
+    assert not any("simulation" in line for line in extras["node"])  # which is Ray
+
+
+def test_the_compose_file_starts_verbs_that_exist_and_gives_away_nothing() -> None:
+    services: dict[str, Any] = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    assert set(services) == {"keys", "server", "node"}
+    group = typer.main.get_command(deploy)
+    assert isinstance(group, click.Group)
+    for service in services.values():
+        first, verb, *rest = [re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in service["command"]]
+        assert first == "deploy"
+        group.commands[verb].make_context(verb, rest)  # refuses an option that is not there
+        assert service["read_only"] and service["init"] and service["cap_drop"] == ["ALL"]
+        assert service["build"]["dockerfile"] == "examples/compose/Dockerfile"
+        assert (COMPOSE / service["build"]["context"]).resolve() == ROOT
+        assert not service.get("privileged")
+    assert services["server"]["ports"] == ["9092:9092"]  # the door, and not the control port
+    assert not services["node"].get("ports")
+
+
+def test_the_image_recipe_installs_what_is_there_and_does_not_run_as_root() -> None:
+    text = (COMPOSE / "Dockerfile").read_text()
+    joined = re.sub(r"\\\n", " ", text)
+    steps = [line.split(None, 1) for line in joined.splitlines() if line and not line.startswith("#")]
+    assert {word for word, _ in steps} <= {"FROM", "ARG", "COPY", "RUN", "ENV", "USER", "WORKDIR", "ENTRYPOINT"}
+    assert [rest for word, rest in steps if word == "USER"] == ["leanfed"]
+    assert json.loads(steps[-1][1]) == ["leanfed"]
+    for path in re.findall(r"/src/([\w./-]+)", text):
+        assert (ROOT / path).exists(), path
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert all(extra in extras for extra in re.findall(r"/src\[(\w+)\]", text))
+    for script in (rest for word, rest in steps if word == "RUN"):
+        subprocess.run(["sh", "-n", "-c", script], check=True)  # the shell's grammar, nothing is run
+
+
+def test_the_guides_table_of_faults_names_tests_and_scripts_that_are_there() -> None:
+    table = (ROOT / "docs" / "fleet.md").read_text().partition("## Faults that were tried")[2]
+    named = re.findall(r"`((?:tests|benchmarks)/[\w/]+\.py)(?:::(\w+))?`", table)
+    assert len(named) > 20
+    for path, function in named:
+        assert not function or f"def {function}(" in (ROOT / path).read_text(), (path, function)
+        assert (ROOT / path).is_file(), path
+
+
+def test_the_guide_tells_what_a_node_weighs() -> None:
+    measured = json.loads((ROOT / "results" / "fleet" / "node_size.json").read_text())
+    assert measured["node_mb"] < measured["whole_mb"]
+    assert measured["torch_mb"] + measured["node_beyond_torch_mb"] == pytest.approx(measured["node_mb"], abs=2)
+    guide = (ROOT / "docs" / "fleet.md").read_text()
+    for name in ("whole_mb", "node_mb", "torch_mb", "node_beyond_torch_mb"):
+        assert f"{measured[name]:,} MB" in guide, name
+
+
+def test_the_guide_tells_how_well_seconds_were_predicted() -> None:
+    measured = json.loads((ROOT / "results" / "fleet" / "links.json").read_text())
+    guide = " ".join((ROOT / "docs" / "fleet_rounds.md").read_text().split())
+    rows = {row["run"]: row for row in measured["rows"]}
+    for row in rows.values():
+        assert row["median_error_clients"] <= 0.2
+        errors = [row[f"median_error_{of}"] for of in ("clients", "rounds")]
+        told = [f"{100 * error:.1f} %" for error in [*errors, *row["errors_by_link"].values()]]
+        numbers = [
+            f"{row['median_seconds_per_round']:.1f}",
+            f"{row['seconds_to']['0.7']}",
+            f"{100 * row['accuracy']:.1f} %",
+        ]
+        assert all(number in guide for number in [*told, *numbers])
+    assert rows["planned"]["seconds_to"]["0.7"] < rows["fixed"]["seconds_to"]["0.7"]
+    assert f"{rows['planned']['seconds_to']['0.8']}" in guide
+    assert rows["fixed"]["seconds_to"]["0.8"] is None
