@@ -31,7 +31,7 @@ def least_bandwidth(
     A client with its head at its floor has Z = min(tau - t, (E - e)/p) seconds for S(k) bits, so it needs the b with
     b log2(1 + h p/(N0 b)) = S(k)/Z, which does not depend on the whole band: the least sum of such b is exact.
     """
-    upload_bits = float(bits_of(k, problem.base_size, problem.value_bits, payload))
+    upload_bits = bits_of(k, problem.base_size, problem.value_bits, payload)
     compute_s = problem.compute_s(problem.r_min)
     energy_left = problem.energy_budget_j - problem.compute_power_w * compute_s
     energy_s = np.full(problem.clients, np.inf)

@@ -28,16 +28,16 @@ _PER_CLIENT: dict[str, tuple[float, float, bool]] = {
     "k_min": (0.0, 1.0, False),
     "k_max": (0.0, 1.0, False),
     "r_min": (0.0, 1.0, False),
+    "base_size": (1.0, np.inf, False),
+    "head_size": (0.0, np.inf, False),
+    "head_work": (0.0, np.inf, False),
 }
 _SHARED: dict[str, tuple[float, float]] = {
     "bandwidth_hz": (np.nextafter(0.0, 1.0), np.inf),
     "noise_w_per_hz": (np.nextafter(0.0, 1.0), np.inf),
-    "base_size": (1.0, np.inf),
-    "head_size": (0.0, np.inf),
     "value_bits": (1.0, 1024.0),
     "theta1": (0.0, np.inf),
     "theta2": (0.0, np.inf),
-    "head_work": (0.0, np.inf),
 }
 _WHOLE = ("base_size", "head_size", "value_bits")
 _OPTIONAL = {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "head_work": 1.0}
@@ -59,14 +59,14 @@ class Problem:
     k_min: Floats
     k_max: Floats
     r_min: Floats
+    base_size: Floats  # d_B, of this client's model
+    head_size: Floats  # d_P
+    head_work: Floats  # of a whole head, over its share in Eq. (12): more by further steps, less by operations
     bandwidth_hz: float  # W
     noise_w_per_hz: float  # N0
-    base_size: int  # d_B
-    head_size: int  # d_P
     value_bits: int  # F
     theta1: float
     theta2: float
-    head_work: float = 1.0  # of a whole head, over its share in Eq. (12): more by further steps, less by operations
 
     @classmethod
     def of(cls, **values: Any) -> Problem:
@@ -103,7 +103,7 @@ class Problem:
 
     def to_json(self) -> dict[str, Any]:
         """The object of the problem file; no limit becomes null."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return {field.name: _plain(field.name, getattr(self, field.name)) for field in fields(self)}
 
     @property
     def clients(self) -> int:
@@ -183,6 +183,10 @@ def _per_client(name: str, value: Any, count: int) -> Floats:
     if bad.any():
         client = int(np.argmax(bad))
         raise InputError(f"{name} of client {client} is {array[client]:g}; {_allowed(lowest, highest, unlimited)}")
+    broken = array != np.floor(array) if name in _WHOLE else bad
+    if broken.any():
+        client = int(np.argmax(broken))
+        raise InputError(f"{name} of client {client} is {array[client]:g}; it counts things, so give a whole number.")
     array.setflags(write=False)
     return array
 
@@ -236,8 +240,9 @@ def _check_together(per_client: Mapping[str, Floats], shared: Mapping[str, float
         raise InputError("weights sum to 0; give at least one client a positive weight.")
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
     """JSON's own types; an infinite limit is null, and equal values per client stay a list."""
     if isinstance(value, np.ndarray):
-        return [None if np.isinf(item) else item for item in value.tolist()]
+        items = [None if np.isinf(item) else item for item in value.tolist()]
+        return [int(item) for item in items] if name in _WHOLE else items
     return value
