@@ -21,7 +21,7 @@ from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.rounds.exchange import train
 from leanfed.tasks.batch import Batch
-from leanfed.tasks.chain import layer_operations
+from leanfed.tasks.chain import layer_work
 from leanfed.tasks.models import MODELS, build_model, narrow_model
 from leanfed.tasks.nest import Nest, places_of
 from leanfed.tasks.split import FlatModel, split_after
@@ -39,7 +39,7 @@ def measure(name: str, batch_size: int, repeats: int) -> list[dict[str, Any]]:
     models = {
         w: build_model(name, 10, 0) if w == 1.0 else narrow_model(build_model(name, 10, 0), name, 10, w) for w in WIDTHS
     }
-    operations = {w: sum(layer_operations(model, shape).values()) for w, model in models.items()}
+    operations = {w: sum(done.left() for done in layer_work(model, shape).values()) for w, model in models.items()}
     flat = {w: FlatModel(model, split_after(model, cut)) for w, model in models.items()}
     whole, one = flat[1.0].split, np.ones(1)
     batch = Batch(torch.randn(1, batch_size, *shape), torch.randint(0, 10, (1, batch_size)))

@@ -82,9 +82,8 @@ def held_by(problem: Problem, solution: Solution, form: str) -> list[str]:
 
 def erased_heads(problem: Problem, solution: Solution) -> list[int]:
     """Participants whose heads the plan all but erases (r < 0.05)."""
-    if problem.head_size == 0:
-        return []
-    return np.flatnonzero(takes_part(problem, solution) & (solution.r < ERASED_BELOW)).tolist()
+    has_one = problem.head_size > 0
+    return np.flatnonzero(has_one & takes_part(problem, solution) & (solution.r < ERASED_BELOW)).tolist()
 
 
 def erased_warning(problem: Problem, solution: Solution, form: str) -> str | None:

@@ -36,7 +36,7 @@ def least_bandwidth(
         raise InputError(
             "Clients with links of their own share no band. Leave out link_bit_per_s, or ask for deadlines."
         )
-    upload_bits = float(bits_of(k, problem.base_size, problem.value_bits, payload))
+    upload_bits = bits_of(k, problem.base_size, problem.value_bits, payload)
     compute_s = problem.compute_s(problem.r_min)
     energy_left = problem.energy_budget_j - problem.compute_power_w * compute_s
     energy_s = np.full(problem.clients, np.inf)

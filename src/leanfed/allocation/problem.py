@@ -28,6 +28,9 @@ _PER_CLIENT: dict[str, tuple[float, float, bool]] = {
     "k_min": (0.0, 1.0, False),
     "k_max": (0.0, 1.0, False),
     "r_min": (0.0, 1.0, False),
+    "base_size": (1.0, np.inf, False),
+    "head_size": (0.0, np.inf, False),
+    "head_work": (0.0, np.inf, False),
 }
 # Per client too, and absent where nothing was measured: what takes the place of band, gain and clock.
 _MEASURED: dict[str, tuple[float, float, bool]] = {
@@ -39,12 +42,9 @@ _MEASURED: dict[str, tuple[float, float, bool]] = {
 _SHARED: dict[str, tuple[float, float]] = {
     "bandwidth_hz": (np.nextafter(0.0, 1.0), np.inf),
     "noise_w_per_hz": (np.nextafter(0.0, 1.0), np.inf),
-    "base_size": (1.0, np.inf),
-    "head_size": (0.0, np.inf),
     "value_bits": (1.0, 1024.0),
     "theta1": (0.0, np.inf),
     "theta2": (0.0, np.inf),
-    "head_work": (0.0, np.inf),
 }
 _WHOLE = ("base_size", "head_size", "value_bits")
 _OPTIONAL = {"k_min": 0.0, "k_max": 1.0, "r_min": 0.0, "head_work": 1.0, **dict.fromkeys(_MEASURED)}
@@ -71,14 +71,14 @@ class Problem:
     k_min: Floats
     k_max: Floats
     r_min: Floats
+    base_size: Floats  # d_B, of this client's model
+    head_size: Floats  # d_P
+    head_work: Floats  # of a whole head, over its share in Eq. (12): more by further steps, less by operations
     bandwidth_hz: float  # W
     noise_w_per_hz: float  # N0
-    base_size: int  # d_B
-    head_size: int  # d_P
     value_bits: int  # F
     theta1: float
     theta2: float
-    head_work: float = 1.0  # of a whole head, over its share in Eq. (12): more by further steps, less by operations
     link_bit_per_s: Floats | None = None  # each client's own link, in place of a share of the band; None: the band
     fixed_s: Floats | None = None  # seconds that pass whatever is computed and sent; None: none
     sample_s: Floats | None = None  # seconds of a sample on the whole model, in place of C / omega
@@ -131,7 +131,7 @@ class Problem:
     def to_json(self) -> dict[str, Any]:
         """The object of the problem file; no limit becomes null, and curves that were not measured are left out."""
         known = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: _plain(value) for name, value in known.items() if value is not None}
+        return {name: _plain(name, value) for name, value in known.items() if value is not None}
 
     @property
     def clients(self) -> int:
@@ -238,6 +238,10 @@ def _per_client(name: str, value: Any, count: int) -> Floats:
     if bad.any():
         client = int(np.argmax(bad))
         raise InputError(f"{name} of client {client} is {array[client]:g}; {_allowed(lowest, highest, unlimited)}")
+    broken = array != np.floor(array) if name in _WHOLE else bad
+    if broken.any():
+        client = int(np.argmax(broken))
+        raise InputError(f"{name} of client {client} is {array[client]:g}; it counts things, so give a whole number.")
     array.setflags(write=False)
     return array
 
@@ -291,8 +295,10 @@ def _check_together(per_client: Mapping[str, Floats], shared: Mapping[str, float
         raise InputError("weights sum to 0; give at least one client a positive weight.")
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
     """JSON's own types; an infinite limit is null, and equal values per client stay a list."""
-    if isinstance(value, np.ndarray):
-        return [None if np.isinf(item) else item for item in value.tolist()]
-    return value
+    if not isinstance(value, np.ndarray):
+        return value
+    if name in _WHOLE:
+        return [int(item) for item in value.tolist()]
+    return [None if np.isinf(item) else item for item in value.tolist()]

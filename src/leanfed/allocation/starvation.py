@@ -25,7 +25,7 @@ def _need(one: Problem, payload: str) -> str:
         return f"the ceiling of k, {k_max:g}, is below {STARVED_BELOW:g}"
     if one.snr[0] == 0.0:
         return "cannot upload without gain and power"
-    upload_bits = float(bits_of(STARVED_BELOW, one.base_size, one.value_bits, payload))
+    upload_bits = float(bits_of(STARVED_BELOW, one.base_size, one.value_bits, payload)[0])
     compute_s = float(one.compute_s(one.r_min)[0])
     compute_j, start_s = float(one.compute_power_w[0]) * compute_s, compute_s + float(one.wait_s[0])
     alone_s = upload_bits / float(rate_of(1.0, one.band_hz, one.snr)[0])  # with the whole band to itself

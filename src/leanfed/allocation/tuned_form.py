@@ -159,7 +159,7 @@ def _near(values: Sequence[N], to: float, reach: int) -> Sequence[N]:
 def keep_rates(problem: Problem) -> Floats:
     """The keep rates to try: one for all clients, from one entry or k_min to k_max in equal ratios."""
     high = float(problem.k_max.max())
-    low = max(float(problem.k_min.min()), min(1.0 / problem.base_size, high))
+    low = max(float(problem.k_min.min()), min(1.0 / float(problem.base_size.max()), high))
     return np.unique(np.geomspace(low, high, KEEP_RATES)) if low < high else np.array([high])
 
 
@@ -167,7 +167,7 @@ def _upload(problem: Problem, k: float, payload: str, worths: Worths, steps: int
     """An upload at one keep rate for all, within each client's bounds, after so many head steps."""
     each = np.clip(k, problem.k_min, problem.k_max)
     bits = bits_of(each, problem.base_size, problem.value_bits, payload)
-    worth = worths.upload(each) * (worths.heads(steps) if problem.head_size else 1.0)
+    worth = worths.upload(each) * np.where(problem.head_size > 0, worths.heads(steps), 1.0)
     return Upload(each, bits, worth, each * problem.base_size >= 1.0, by_head=True)
 
 

@@ -43,7 +43,8 @@ class RadioSettings(Section):
     """C, CPU cycles for one sample on the whole model (assumed; the paper does not say)."""
     computation: Literal["weights", "operations"] = "weights"
     """What computation is counted in, for all of it: what pruning saves, a head's further steps, the planner and the
-    charges. By weights as in the paper's Eq. (12), or by the multiply-adds of base and head."""
+    charges. By weights as in the paper's Eq. (12), or by operations: the multiply-adds of base and head, and for
+    narrower models and pruned units the work on what layers put out as well (500 multiply-adds a value, measured)."""
     payload: Literal["exact", "paper"] = "exact"
     """The bits that latency and energy are charged for: the exact count, or the paper's S."""
     value_bits: Literal[16, 32, 64] = 32
@@ -252,6 +253,28 @@ def planned_work(world: World, radio: RadioSettings, head_steps: int | None = No
     return cycles, (work.head + more * work.further) / (split.private_size / split.size) / cycles
 
 
+@dataclass(frozen=True)
+class ModelSizes:
+    """The models of some clients as a Problem has them, one entry each."""
+
+    base: Floats  # values
+    head: Floats
+    cycles: Floats  # over those of the whole model, in units of a Problem's own
+    head_work: Floats
+
+
+def model_sizes(
+    world: World, radio: RadioSettings, clients: tuple[int, ...], head_steps: int | None = None
+) -> ModelSizes:
+    """Sizes and work of these clients' models: those of the whole one, or of narrower ones where they have them."""
+    found = np.empty((4, len(clients)))
+    for own, places in world.by_width(clients):
+        cycles, head_work = planned_work(own, radio, head_steps)
+        cycles *= 1.0 if own is world else step_share(own, world, radio)
+        found[:, places] = np.array([[own.split.shared_size], [own.split.private_size], [cycles], [head_work]])
+    return ModelSizes(*found)
+
+
 def computed_share(
     world: World, radio: RadioSettings, r: Floats, batches: Floats | float = 1.0, head_steps: int | None = None
 ) -> Floats:
@@ -283,9 +306,13 @@ def planned_share(world: World, radio: RadioSettings, plan: RoundPlan) -> Floats
 
 
 def step_share(own: World, world: World, radio: RadioSettings) -> float:
-    """A step of a narrower model over a step of the whole one, by weights or by multiply-adds."""
-    if radio.computation == "operations" and own.operations and world.operations:
-        return own.operations / world.operations
+    """A step of a narrower model over a step of the whole one, by weights or by operations.
+
+    Operations are multiply-adds, which fall with the square of the width, and the work on each output of a layer, which
+    falls with the width (`VALUE_WORK`).
+    """
+    if radio.computation == "operations" and own.step_time and world.step_time:
+        return own.step_time / world.step_time
     return own.split.size / world.split.size
 
 

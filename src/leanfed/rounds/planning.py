@@ -25,7 +25,7 @@ from leanfed.allocation.solution import Solution, Status
 from leanfed.allocation.tuned_form import PAST, STEPS, Choice, TunedPlan, Worths, plan_tuned
 from leanfed.errors import InfeasibleError
 from leanfed.records import Floats, Ints, RoundPlan
-from leanfed.rounds.costs import Accountant, of_participants, planned_share, planned_work, upload_bits
+from leanfed.rounds.costs import Accountant, ModelSizes, model_sizes, of_participants, planned_share, upload_bits
 from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.probing import CONSTANTS, TheorySettings, initial_constants
 from leanfed.rounds.selection import overdue
@@ -294,20 +294,21 @@ class Planner:
         With `fixed_share` the work is fixed: all of it counts as the base's, none as the head's, and there are no
         limits unless it is `limited`.
         """
-        settings, radio, split = self.settings, self.accountant.settings, self.world.split
+        settings, radio = self.settings, self.accountant.settings
         state = of_participants(self.accountant.fleet.state(number), cohort)
         fixed = fixed_share is not None
         limits = not fixed if limited is None else limited
-        cycles, head_work = (1.0, 1.0) if fixed else planned_work(self.world, radio, head_steps)
-        share = np.full(len(cohort), cycles) if fixed_share is None else fixed_share
+        sizes = model_sizes(self.world, radio, cohort, head_steps)
+        if fixed_share is not None:
+            sizes = ModelSizes(sizes.base + sizes.head, 0.0 * sizes.head, fixed_share, np.ones(len(cohort)))
         return Problem.of(
-            **_measured(state.curves, share),
+            **_measured(state.curves, sizes.cycles),
             weights=self.world.task.gamma[list(cohort)],
             channel_gain=state.gain,
             power_w=state.power_w,
             cpu_hz=state.cpu_hz,
             batch_size=self.world.samples(cohort),
-            cycles_per_sample=radio.cycles_per_sample * share,
+            cycles_per_sample=radio.cycles_per_sample * sizes.cycles,
             energy_coefficient=state.energy_coefficient,
             deadline_s=settings.deadline_s if limits else None,
             energy_budget_j=settings.energy_budget_j if limits else None,
@@ -316,9 +317,9 @@ class Planner:
             r_min=settings.r_min,
             bandwidth_hz=float(state.bandwidth_hz),
             noise_w_per_hz=state.noise_w_per_hz,
-            base_size=split.size if fixed else split.shared_size,
-            head_size=0 if fixed else split.private_size,
-            head_work=head_work,
+            base_size=sizes.base,
+            head_size=sizes.head,
+            head_work=sizes.head_work,
             value_bits=radio.bits,
             theta1=settings.theta1,
             theta2=settings.theta2,

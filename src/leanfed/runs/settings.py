@@ -241,7 +241,10 @@ class Settings(Section):
         fleet = self.radio.fleet
         redrawn = self.radio.fleet_file is None and "cpu" not in fleet.hold and not fleet.slow_share
         refusals = {
-            "joint plans know one size of the base; set allocation.rule = 'own'": self.allocation.rule == "joint",
+            "the prices of pruning and sparsification are estimated on whole models; state allocation.theta1 and "
+            "theta2, or set allocation.form = 'fast'": (
+                self.allocation.rule == "joint" and self.allocation.theta == "estimated"
+            ),
             "each entry is averaged over those that have it; set aggregation.name = 'mean'": (
                 self.aggregation.single_uploads
             ),

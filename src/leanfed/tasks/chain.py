@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,29 @@ from typing_extensions import override
 
 Stage = Callable[[Tensor], Tensor]
 COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)  # layers whose multiply-adds are known
+VALUE_WORK: Final = 500.0
+"""How many multiply-adds take as long as all else that becomes of one output of a layer, there and back: it is
+normalised, activated, added and copied. Measured on ResNet-18 at four widths with either stem on one core
+(benchmarks/width_steps.py, results/narrow/widths.json)."""
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """What a layer does in the forward pass of one sample."""
+
+    multiply_adds: int = 0
+    outputs: int = 0
+
+    def __add__(self, other: LayerWork) -> LayerWork:
+        return LayerWork(self.multiply_adds + other.multiply_adds, self.outputs + other.outputs)
+
+    def left(self, kept: float = 1.0, read: float = 1.0) -> float:
+        """The layer's time, in multiply-adds, with the share `kept` of its outputs and the share `read` of its inputs.
+
+        >>> LayerWork(multiply_adds=8000, outputs=4).left(0.5, read=0.25)
+        2000.0
+        """
+        return kept * (read * self.multiply_adds + VALUE_WORK * self.outputs)
 
 
 class Chain(nn.Module):
@@ -69,33 +93,40 @@ def multiply_adds(model: Chain, shape: tuple[int, ...]) -> list[int]:
     counts, x = [], torch.zeros(1, *shape)
     with _counted(model) as found:
         for stage in model.stages().values():
-            before = sum(found.values())
+            before = _multiply_adds(found)
             x = stage(x)
-            counts.append(sum(found.values()) - before)
+            counts.append(_multiply_adds(found) - before)
     return counts
 
 
-def layer_operations(model: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
-    """Multiply-adds of each convolution and linear layer by its name, for the forward pass of one sample."""
-    return operations_on(model, torch.zeros(1, *shape))
+def _multiply_adds(works: dict[str, LayerWork]) -> int:
+    return sum(work.multiply_adds for work in works.values())
+
+
+def layer_work(model: nn.Module, shape: tuple[int, ...]) -> dict[str, LayerWork]:
+    """What each convolution and linear layer does, by its name, in the forward pass of one sample."""
+    with _counted(model) as found:
+        model(torch.zeros(1, *shape))
+    return found
 
 
 def operations_on(model: nn.Module, sample: Tensor) -> dict[str, int]:
-    """The same for the forward pass of a given batch."""
+    """Multiply-adds of each of these layers in the forward pass of a given batch."""
     with _counted(model) as found:
         model(sample)
-    return dict(found)
+    return {name: work.multiply_adds for name, work in found.items()}
 
 
 @contextmanager
-def _counted(model: nn.Module) -> Iterator[Counter[str]]:
-    """Multiply-adds by layer of the forward passes that follow; the model's mode does not change."""
-    found: Counter[str] = Counter()
+def _counted(model: nn.Module) -> Iterator[dict[str, LayerWork]]:
+    """The work by layer of the forward passes that follow; the model's mode does not change."""
+    found: dict[str, LayerWork] = {}
 
     def counter(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def count(layer: nn.Module, _: tuple[Tensor, ...], answer: Tensor) -> None:
             weight = layer.get_parameter("weight")
-            found[name] += answer.numel() // len(weight) * weight.numel()
+            done = LayerWork(answer.numel() // len(weight) * weight.numel(), answer.numel())
+            found[name] = found.get(name, LayerWork()) + done
 
         return count
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from leanfed.wireless.rate import capacity
+from leanfed.wireless.rate import capacities
 from leanfed.wireless.units import Array, dbm_to_w
 
 FLOPS_PER_CYCLE = 2.0  # one fused multiply-add
@@ -28,7 +28,7 @@ def uplink_rate(
     )
     noise_w = noise * band_hz
     signal_to_noise = np.divide(received_w, noise_w, out=np.zeros(noise_w.shape), where=noise_w > _SILENT_W)
-    return np.asarray(capacity(band_hz, signal_to_noise))
+    return np.asarray(capacities(band_hz, signal_to_noise))
 
 
 def broadcast_rate(

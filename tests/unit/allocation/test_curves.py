@@ -7,7 +7,7 @@ from scipy.special import gammaln
 from leanfed.allocation import curves
 from leanfed.allocation.curves import bits_of, keep_rate_of, omega, rate_of, share_of
 from leanfed.wireless.cost import uplink_rate
-from leanfed.wireless.rate import capacity
+from leanfed.wireless.rate import capacities
 
 
 @pytest.mark.parametrize("w", [1.0, 1.0 + 1e-9, 1.001, 1.5, 2.0, 10.0, 700.0])
@@ -24,7 +24,7 @@ def test_eq_7_by_hand():
 
 def test_the_compiled_capacity_is_the_plain_one_to_the_last_bit():
     ratios = np.geomspace(1e-12, 1e12, 500)
-    assert [curves.capacity(1.7e5, ratio) for ratio in ratios] == capacity(1.7e5, ratios).tolist()
+    assert [curves.capacity(1.7e5, ratio) for ratio in ratios] == capacities(1.7e5, ratios).tolist()
 
 
 def test_the_allocator_and_the_cost_model_have_one_rate():

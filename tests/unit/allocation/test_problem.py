@@ -47,7 +47,7 @@ def test_further_steps_of_a_head_cost_their_share() -> None:
     once, often = (Problem.of(**{**PLAIN, "head_work": work}) for work in (1.0, 2.5))
     assert np.allclose(often.head_s, 2.5 * once.head_s)
     assert np.array_equal(often.base_s, once.base_s)
-    assert Problem.of(**PLAIN).head_work == 1.0
+    assert set(Problem.of(**PLAIN).head_work) == {1.0}
 
 
 @pytest.mark.parametrize("field", ["channel_gain", "power_w", "cpu_hz"])
@@ -67,7 +67,8 @@ def test_nan_infinite_and_negative_values_name_client_and_field(field, value):
         ({"power_w": ["a", 0.2]}, "power_w of client 0 is 'a'; give a number"),
         ({"power_w": None}, "power_w of client 0 is None; give a number"),
         ({"deadline_s": "soon"}, "number, or null for no limit"),
-        ({"base_size": 0}, "base_size is 0"),
+        ({"base_size": 0}, "base_size of client 0 is 0; it must be at least 1"),
+        ({"head_size": [3, 1.5]}, "head_size of client 1 is 1.5; it counts things"),
         ({"base_size": 10.5}, "whole number"),
         ({"bandwidth_hz": [1.0, 2.0]}, "one number for all clients"),
         ({"theta2": -1.0}, "theta2 is -1"),

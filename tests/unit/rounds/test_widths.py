@@ -16,11 +16,13 @@ from tests.stops import check_resumed
 
 import leanfed
 from leanfed.algorithms import ALGORITHMS
+from leanfed.allocation.limits import plan_cost
 from leanfed.deployment.learning.config import read_settings
 from leanfed.errors import InputError, SettingsError
 from leanfed.records import RoundPlan
 from leanfed.results import RunFolder
 from leanfed.rounds.costs import Accountant, planned_share, upload_bits
+from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.evaluation import evaluate
 from leanfed.rounds.exchange import train
 from leanfed.rounds.nested import coverage, covered_mean
@@ -195,8 +197,8 @@ def test_costs_know_the_smaller_model() -> None:
     counted = settings.radio.model_copy(update={"computation": "operations"})
     by_operations = planned_share(world, counted, plan)
     small = world.inner(0.5)[0]
-    assert small.operations is not None and world.operations is not None
-    assert by_operations.tolist() == [small.operations / world.operations, 1.0, by_operations[2], 1.0]
+    assert small.step_time is not None and world.step_time is not None
+    assert by_operations.tolist() == [small.step_time / world.step_time, 1.0, by_operations[2], 1.0]
     assert by_operations[2] < by_operations[0] < 0.5
     bill = Accountant(counted, world).bill(
         plan, ReferenceEngine(world).run_round(world.algorithm.start_server(world.task), world.new_clients(), plan)
@@ -221,6 +223,50 @@ def test_the_planner_gives_narrow_clients_less_band(wait: dict[str, Any]) -> Non
     assert plan.participants == (0, 1, 2, 3)
     assert plan.share is not None
     assert plan.share[0] < 0.5 * plan.share[1]
+
+
+JOINT = {
+    "fast": {"rule": "joint", "form": "fast", "within_rounds": 1},
+    "tuned": {"rule": "joint", "form": "tuned", "within_rounds": 1, "head_steps_max": 2},
+    "safe": {"rule": "joint", "form": "safe", "theta1": 0.5, "theta2": 1.0},
+    "plain": {"rule": "joint", "form": "plain", "theta1": 0.5, "theta2": 1.0},
+}
+
+
+@pytest.mark.parametrize("form", sorted(JOINT))
+@pytest.mark.parametrize("computation", ["weights", "operations"])
+def test_joint_plans_know_the_size_of_every_client(form: str, computation: str) -> None:
+    """What is planned is what is charged, and all whole is the plan without widths, bit for bit."""
+    limits = {"deadline_s": 30.0, "energy_budget_j": 30.0}
+    radio = {"computation": computation, "fleet": {"bandwidth_hz": 2e5}}
+    values = {"algorithm": {"name": "flpdsp"}, "allocation": {**JOINT[form], **limits}, "radio": radio}
+    mixed = prepare(settings_of(**values, width={"shares": [0.5, 1.0, 0.25, 1.0], "by": "client"}))
+    planner, world = mixed.planner, mixed.planner.world
+    plan, problem = planner.plan(0).plan, planner._problem(0, (0, 1, 2, 3))
+    sizes = [world.inner(w)[0].split.shared_size for w in (0.5, 0.25)]
+    assert problem.base_size.tolist() == [sizes[0], world.split.shared_size, sizes[1], world.split.shared_size]
+    assert plan.participants == (0, 1, 2, 3) and plan.share is not None
+    entries = world.entries(plan)
+    outcome = RoundOutcome(None, np.zeros(4), world.samples(plan.participants).astype(np.int64), entries)  # type: ignore[arg-type]
+    charged = planner.accountant.bill(plan, outcome).cost.latency_s
+    steps = plan.head_steps
+    planned = plan_cost(planner._problem(0, (0, 1, 2, 3), head_steps=steps), plan.k, plan.r, plan.share)[0]
+    assert (charged <= planned * (1 + 1e-9)).all()  # k is rounded down to whole entries
+    assert charged == pytest.approx(planned, rel=1e-2)
+    whole = prepare(settings_of(**values, width={"shares": [1.0] * 4, "by": "client"})).planner.plan(0).plan
+    plain = prepare(settings_of(**values, width={})).planner.plan(0).plan
+    assert (whole.participants, whole.k.tolist(), whole.r.tolist()) == (
+        plain.participants,
+        plain.k.tolist(),
+        plain.r.tolist(),
+    )
+    assert whole.share is not None and plain.share is not None
+    assert whole.share.tolist() == plain.share.tolist()
+
+
+def test_a_joint_run_of_mixed_widths_trains_and_resumes(tmp_path: Path) -> None:
+    values = {"algorithm": {"name": "flpdsp"}, "allocation": JOINT["tuned"], "width": {"shares": [0.5, 1.0]}}
+    check_resumed(settings_of(**values), tmp_path, rounds=2)
 
 
 def test_a_quarter_of_the_clients_each() -> None:
@@ -272,7 +318,10 @@ def test_a_client_exports_its_own_width(tmp_path: Path) -> None:
         ({"width": {"shares": [0.0]}}, r"greater than 0"),
         ({"width": {"shares": [1.5]}}, r"less than or equal to 1"),
         ({"width": {"shares": [0.5], "by": "speed"}}, r"needs clocks that stay: set radio.fleet.hold = \['cpu'\]"),
-        ({"algorithm": {"name": "flpdsp"}, "allocation": {"rule": "joint"}}, r"set allocation.rule = 'own'"),
+        (
+            {"algorithm": {"name": "flpdsp"}, "allocation": {"rule": "joint", "form": "safe"}},
+            r"estimated on whole models; state allocation.theta1",
+        ),
         ({"aggregation": {"name": "median"}}, r"set aggregation.name = 'mean'"),
         ({"privacy": {"unit": "client", "clip": 1.0, "noise_multiplier": 1.0}}, r"leave \[privacy\] out"),
         ({"adversary": {"kind": "sign-flip", "share": 0.2}}, r"choose adversary.kind = 'label-flip'"),

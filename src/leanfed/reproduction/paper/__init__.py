@@ -20,6 +20,7 @@ from leanfed.reproduction.paper import (
     theta,
     tuned,
     values,
+    widths,
 )
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "theta",
     "tuned",
     "values",
+    "widths",
 ]
