@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -188,8 +189,11 @@ def audit(fleet: LocalFleet, event: str) -> list[dict[str, Any]]:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A port that nobody listens on, below those that a system gives to connections, which might take it meanwhile."""
+    while True:
+        port = 15_000 + secrets.randbelow(15_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def descendants(pid: int) -> list[int]:

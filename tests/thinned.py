@@ -23,3 +23,10 @@ def in_turn(*axes: Iterable[str]) -> list[Any]:
         )
         for chosen in numbered
     ]
+
+
+def by_default(cases: Iterable[str], *often: str) -> list[Any]:
+    """Every case by its name; all but the named ones are slow tests."""
+    named = list(cases)
+    assert set(often) <= set(named)
+    return [pytest.param(name, id=name, marks=() if name in often else pytest.mark.slow) for name in named]

@@ -42,7 +42,7 @@ def test_a_run_is_started_from_the_form_and_compared(runs: Path, tmp_path: Path,
         page.get_by_label("Compare fedper-0").check()
         page.get_by_role("button", name="Compare the chosen runs").click()
         page.wait_for_selector("#figure-accuracy[data-state=drawn]")
-        expect(page.locator("#title")).to_have_text("2 methods on MNIST-5k")
+        expect(page.locator("#title")).to_have_text("2 methods on MNIST-5k", timeout=PATIENCE_MS)
 
 
 def test_no_page_has_a_serious_accessibility_fault(runs: Path, static_page: Path, browser: Browser) -> None:

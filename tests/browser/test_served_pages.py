@@ -194,7 +194,8 @@ def test_the_token_is_asked_for(place: Path, open_page: Open) -> None:
         page = open_page(bare + "planner", strict=False).page  # the browser logs the refusal
         assert "needs its token" in page.inner_text("h1")
         page.fill("[name=token]", "wrong")
-        page.click("button")
+        with page.expect_navigation():  # else the next words may go into the page that is being left
+            page.click("button")
         assert "needs its token" in page.inner_text("h1")
         page.fill("[name=token]", token)
         page.click("button")

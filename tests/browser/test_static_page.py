@@ -172,6 +172,9 @@ def test_the_numbers_of_a_figure_are_those_of_the_folder(runs: Path, static_page
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_light_and_dark_follow_the_reader_and_the_button(static_page: Path, open_page: Open, scheme: str) -> None:
     watched = open_page(static_page, color_scheme=scheme)
+    watched.page.wait_for_selector(
+        "#figure-accuracy[data-state='drawn']"
+    )  # it is drawn when the browser says it is near
     ink = "getComputedStyle(document.body).backgroundColor"
     first = watched.page.evaluate(ink)
     assert (sum(int(part) for part in first[4:-1].split(",")) < 384) is (scheme == "dark")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.forks import Ending, Forks, compile_shim, why_not
+from tests.chaos.forks import Ending, why_not
 from tests.chaos.kills import Killer
 from tests.chaos.variants import ROUNDS, VARIANTS, settings_of
 from tests.chaos.walk import Crew, Whole, cases_of, contents, differences, numbered
@@ -39,10 +39,10 @@ def test_some_faults_in_every_variant(crew: Crew) -> None:
     assert [line for _, wrong in crew.walk(cases, wholes) for line in wrong] == []
 
 
-def test_the_shim_sees_every_byte_of_a_folder(tmp_path: Path) -> None:
-    forks, folder = Forks(compile_shim(tmp_path)), tmp_path / "run"
-    ending = forks.ask("run", folder, settings_of("error-feedback"))
-    forks.close()
+def test_the_shim_sees_every_byte_of_a_folder(crew: Crew, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with crew.lent() as forks:
+        ending = forks.ask("run", folder, settings_of("error-feedback"))
     written: Counter[str] = Counter()
     for key, size in ending.calls:
         call, _, path = key.partition(" ")

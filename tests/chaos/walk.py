@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -153,24 +153,26 @@ class Crew:
         for forks in self._all:
             self._free.put(forks)
 
-    def unbroken(self, variant: str) -> Whole:
-        """Run a variant without a fault."""
+    @contextmanager
+    def lent(self) -> Iterator[Forks]:
+        """A pair that is free; it is given back."""
         forks = self._free.get()
         try:
-            return unbroken(forks, variant, self.folder / f"whole-{variant}")
+            yield forks
         finally:
             self._free.put(forks)
+
+    def unbroken(self, variant: str) -> Whole:
+        """Run a variant without a fault."""
+        with self.lent() as forks:
+            return unbroken(forks, variant, self.folder / f"whole-{variant}")
 
     def walk(self, cases: Iterable[Case], wholes: dict[str, Whole]) -> Iterator[tuple[Case, list[str]]]:
         """Every case with its troubles, in order."""
 
         def one(case: Case) -> tuple[Case, list[str]]:
-            forks, folder = self._free.get(), Path(tempfile.mkdtemp(dir=self.folder))
-            try:
-                return case, list(troubles(forks, case, wholes[case.variant], folder / "run"))
-            finally:
-                self._free.put(forks)
-                shutil.rmtree(folder)
+            with self.lent() as forks, tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                return case, list(troubles(forks, case, wholes[case.variant], Path(folder) / "run"))
 
         with ThreadPoolExecutor(len(self._all)) as pool:
             yield from pool.map(one, cases)

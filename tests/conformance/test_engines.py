@@ -18,6 +18,7 @@ from leanfed.simulation.reference import ReferenceEngine
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import TaskSettings, build_task
 from tests.methods import method_of
+from tests.thinned import in_turn
 
 CLIENTS, CHUNK = 6, 4  # a full chunk and a short one
 GRADIENT = 1e-5  # relative, in the norm: float32 sums in another order
@@ -59,6 +60,11 @@ EVERY_PATH = [
     )
     for method in METHODS
     for path in PATHS
+]
+# Company and threads are the chunks' own matter: by default the same shapes, with kernels and without.
+EVERY_CHUNK = [
+    pytest.param(*case.values, id=case.id, marks=() if case.values[0]["name"] in OTHER_SHAPES else pytest.mark.slow)
+    for case in EVERY_PATH
 ]
 SINGLE = [method for method in METHODS if method["name"] in ("flpdsp", "fedavg-p", "local", "scaffold", "fedala")]
 OPTIONS = [
@@ -197,12 +203,12 @@ def test_a_round_of_one_step_is_the_reference_round(task, method):
     assert_same_rounds(world, BatchedEngine(world, threads=2))
 
 
-@pytest.mark.parametrize("compiled", PATHS)
-@pytest.mark.parametrize("options", OPTIONS, ids=name_of)
-def test_every_option_gives_the_reference_round(task, options, compiled):
+@pytest.mark.parametrize(("options", "path"), in_turn(map(name_of, OPTIONS), ("kernels", "torch")))
+def test_every_option_gives_the_reference_round(task, options, path):
+    options = next(each for each in OPTIONS if name_of(each) == options)
     training = {"batch_size": 4, "momentum": 0.5, "weight_decay": 1e-2}
     world = world_of(task, {"name": "flpdsp", "k": 0.1, "r": 0.5, **options}, training)
-    assert_same_rounds(world, BatchedEngine(world, compiled=compiled, threads=1))
+    assert_same_rounds(world, BatchedEngine(world, compiled=path == "kernels", threads=1))
 
 
 @pytest.mark.parametrize("compiled", PATHS)
@@ -230,11 +236,10 @@ def test_any_cut_of_the_model_gives_the_reference_round(split, name):
     assert_same_rounds(world, BatchedEngine(world, threads=1))
 
 
-@pytest.mark.parametrize("split", ["conv1", "conv3", "fc1"])
-@pytest.mark.parametrize("compiled", PATHS)
-def test_heads_that_take_further_steps_give_the_reference_round_at_any_cut(split, compiled):
+@pytest.mark.parametrize(("split", "path"), in_turn(("conv1", "conv3", "fc1"), ("kernels", "torch")))
+def test_heads_that_take_further_steps_give_the_reference_round_at_any_cut(split, path):
     world = world_of(task_of(split, clients=5), {"name": "flpdsp", "k": 0.1, "r": 0.5, "head_steps": 3}, STEPS)
-    assert_same_rounds(world, BatchedEngine(world, compiled=compiled, threads=1))
+    assert_same_rounds(world, BatchedEngine(world, compiled=path == "kernels", threads=1))
 
 
 @pytest.mark.parametrize("sparsify", [{"error_feedback": True}, {"select": "random"}], ids=name_of)
@@ -255,7 +260,7 @@ def test_keep_rates_of_a_plan_may_differ_for_a_global_mask(task):
     assert_same_upload(world, BatchedEngine(world, threads=1), server, clients, plan)
 
 
-@pytest.mark.parametrize(("method", "compiled"), EVERY_PATH)
+@pytest.mark.parametrize(("method", "compiled"), EVERY_CHUNK)
 def test_chunks_and_threads_do_not_change_a_bit(task, method, compiled, monkeypatch):
     ends = []
     for size, threads in ((5, 2), (1, 2), (4, 1)):

@@ -25,6 +25,7 @@ from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.task import Task, TaskSettings, build_task
 from tests.methods import FEWEST
+from tests.thinned import in_turn
 
 CLIENTS = 5
 METHODS: dict[str, dict[str, Any]] = {
@@ -147,8 +148,7 @@ def test_five_at_once_are_five_alone(model: str, statistics: str, method: str, s
         server = ServerState(server.shared, memory)
 
 
-@pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "steps"), in_turn(METHODS, STEPS))
 def test_kernels_give_every_client_what_they_give_it_alone(method: str, steps: str) -> None:
     world = world_of(task_of("lenet5"), method, steps)
     assert_alike(BatchedEngine(world, threads=1))

@@ -62,6 +62,14 @@ def settings_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are made but not drawn, for tests that look at their names and at the tables beside them."""
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, path, **_: Path(path).write_bytes(b"undrawn")
+    )
+
+
+@pytest.fixture
 def leanfed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Leanfed:
     """Call the command line in an empty folder, in this process: starting Python anew costs seconds."""
     monkeypatch.chdir(tmp_path)

@@ -54,6 +54,7 @@ def test_fewer_than_fifteen_lines_beat_the_best_constant_guess(kind: str, ratio:
         assert run.summary["perplexity"] == pytest.approx(np.exp(run.summary["loss"]))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_table_of_numbers_goes_from_settings_to_a_page(leanfed: Leanfed, tmp_path: Path) -> None:
     def call(*words: str) -> str:
         with registered_for_now():

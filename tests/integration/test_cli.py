@@ -154,6 +154,7 @@ def test_ctrl_c_stops_with_a_word_and_the_run_goes_on_later(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     while not (tmp_path / "run/checkpoint/manifest.json").exists():
+        assert process.poll() is None, "it ended before it could be stopped"
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=600)  # a busy machine is slow, not wrong

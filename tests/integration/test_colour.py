@@ -17,10 +17,11 @@ from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.resnet import ResNet18
 from leanfed.tasks.task import TaskSettings, build_task
 from tests.methods import FEWEST
+from tests.thinned import in_turn
 
 CONFIGS = Path(package.__file__).parent / "reproduction/configs"
 SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.toml") if "cifar10" in path.stem or "svhn" in path.stem)
-PARTITIONS = [{"kind": "iid"}, {"kind": "class", "classes_per_client": 2}, {"kind": "dirichlet", "alpha": 0.5}]
+PARTITIONS: dict[str, dict[str, object]] = {"iid": {}, "class": {"classes_per_client": 2}, "dirichlet": {"alpha": 0.5}}
 
 
 def blobs(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -93,10 +94,9 @@ def test_shipped_settings_are_whole(name: str) -> None:
         assert settings.task.model == "resnet18"
 
 
-@pytest.mark.parametrize("dataset", ["cifar10", "svhn"])
-@pytest.mark.parametrize("partition", PARTITIONS, ids=lambda p: p["kind"])
-def test_real_pictures_are_dealt_and_normalised(dataset: str, partition: dict[str, object], real_data: Path) -> None:
-    values = {"dataset": dataset, "model": "narrow", "partition": {**partition, "clients": 20}}
+@pytest.mark.parametrize(("dataset", "kind"), in_turn(("cifar10", "svhn"), PARTITIONS))
+def test_real_pictures_are_dealt_and_normalised(dataset: str, kind: str, real_data: Path) -> None:
+    values = {"dataset": dataset, "model": "narrow", "partition": {"kind": kind, "clients": 20, **PARTITIONS[kind]}}
     task = build_task(TaskSettings.model_validate(values), 0, real_data)
     assert sum(task.partition.sizes) == len(task.train.labels)
     inputs = task.train.batch(np.arange(0, len(task.train.labels), 40)).inputs

@@ -31,10 +31,12 @@ def joint(settings_file: Path, *more: str, **allocation: Any) -> Settings:
 @pytest.mark.parametrize(
     "allocation",
     [
-        {"form": "plain"},
+        pytest.param({"form": "plain"}, marks=pytest.mark.slow),  # the safe form remembers more
         {"form": "safe", "first_k": 0.3, "energy_total_j": 0.5},
         {"form": "safe", "theta": "estimated"},
-        {"form": "fast", "within_rounds": 3, "energy_total_j": 0.5},
+        pytest.param(
+            {"form": "fast", "within_rounds": 3, "energy_total_j": 0.5}, marks=pytest.mark.slow
+        ),  # tuned: more
         {"form": "tuned", "within_rounds": 3, "energy_total_j": 0.5},
     ],
     ids=str,

@@ -80,6 +80,7 @@ def shape(text: str) -> set[str]:
     return {" ".join(re.sub(r"[\d.]+(e-?\d+)?|[─-╿]", "", line).split()) for line in text.splitlines()} - {""}
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", pages())
 def test_a_page_does_what_it_says(
     name: str,

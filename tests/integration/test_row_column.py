@@ -37,6 +37,7 @@ def charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         del SCHEMA["co2_g"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_line_puts_a_column_everywhere(charged: Run, tmp_path: Path) -> None:
     grams = 400 / 3.6e6 * charged.rounds["energy_j"].sum()
     assert charged.rounds["co2_g"].sum() == pytest.approx(grams)

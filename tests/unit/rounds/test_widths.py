@@ -145,7 +145,7 @@ def test_every_method_trains_narrow_clients_or_is_refused_in_words(name: str) ->
         with pytest.raises(SettingsError, match=rf"\[width\] does not fit algorithm.name = '{name}'"):
             build_world(settings_of(name))
         return
-    run = leanfed.run(settings_of(name))
+    run = leanfed.run(settings_of(name, rounds=1))
     assert sorted(set(run.clients["width"])) == [0.5, 1.0]
     assert run.clients["loss"].is_finite().all()
 

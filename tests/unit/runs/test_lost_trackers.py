@@ -169,16 +169,18 @@ def lose(record):
 
 task = {"partition": {"kind": "iid", "clients": 3}}
 settings = leanfed.Settings(rounds=3, task=task, run={"track": {"wandb": "digits"}})
-print(leanfed.run(settings, sys.argv[1], listen=lose, notify=print).rounds.height)
+leanfed.run(settings, sys.argv[1] + "/whole")
+print(leanfed.run(settings, sys.argv[1] + "/killed", listen=lose, notify=print).rounds.height)
 """
 
 
 @pytest.mark.skipif(shutil.which("pgrep") is None, reason="pgrep is not installed")
-def test_the_process_of_wandb_may_be_killed(tmp_path: Path) -> None:
+def test_wandb_hears_of_a_run_and_its_process_may_be_killed_in_the_next(tmp_path: Path) -> None:
+    """In a process of their own: the package writes its files when the process ends."""
     pytest.importorskip("wandb")
     offline = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", WANDB, str(tmp_path / "run")],
+        [sys.executable, "-c", WANDB, str(tmp_path)],
         env={**os.environ, **offline},
         capture_output=True,
         text=True,
@@ -188,3 +190,6 @@ def test_the_process_of_wandb_may_be_killed(tmp_path: Path) -> None:
     assert note.startswith("run.track.wandb = 'digits' cannot be written any more: ")
     assert rounds == "3"
     assert "Traceback" not in done.stderr
+    records = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda record: record.stat().st_mtime_ns)
+    assert len(records) == 2
+    assert b"worst_decile" in records[0].read_bytes()

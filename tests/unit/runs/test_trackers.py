@@ -75,6 +75,7 @@ def test_mlflow_finds_the_run_with_its_settings(tmp_path: Path) -> None:
     assert [metric.value for metric in history] == pytest.approx(run.rounds["accuracy"].to_list())
 
 
+@pytest.mark.slow  # by the command line; test_lost_trackers.py has a process that needs wandb anyway
 def test_wandb_writes_a_run_without_a_network(tmp_path: Path) -> None:
     """In a process of its own: the package writes its file when the process ends."""
     pytest.importorskip("wandb")

@@ -153,7 +153,11 @@ def test_embedded_digits_are_four_hundred_and_one_hundred_of_each() -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("name", "split"), [("mnist", "train"), ("mnist", "test"), ("mrpc", "train"), ("svhn", "test")]
+    ("name", "split"),
+    [
+        pytest.param("mnist", "train", marks=pytest.mark.slow),  # sixty thousand pictures
+        *[("mnist", "test"), ("mrpc", "train"), ("svhn", "test")],
+    ],
 )
 def test_real_data_decodes_to_the_published_content(real_data: Path, name: str, split: str) -> None:
     samples = load_samples(name, split, real_data)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.encoders import tiny_encoder
 from tests.methods import method_of
+from tests.thinned import by_default
 
 from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.contract import Training
@@ -248,7 +249,7 @@ def test_the_backbone_never_changes_and_never_travels(name: str, task: Task, tin
     assert (bill.exact_bits <= 32 * world.vector_size).all()
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", by_default(KINDS, "flpdsp", "fedmask"))  # what is sparse, and what has no gradients
 def test_a_method_of_each_kind_learns_the_pairs(name: str, task: Task) -> None:
     world = world_of(task, name, local_steps=4, learning_rate=0.1)
     engine, progress = ReferenceEngine(world), start(world)
