@@ -97,6 +97,11 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.draws: list[Draw] = []  # with their tensors, so that no later one gets the memory of an earlier one
         self.whole = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: that would load the compiler first, 2.2 s and 70 MB in every process, and nothing here is compiled."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in function.tags:
             plain = function._schema.name in REPEATED and not kwargs
