@@ -45,6 +45,29 @@ def test_enough_bandwidth_has_no_price(page: io.StringIO) -> None:
     assert "0 per share, 0 per MHz (there is enough)" in shown(paper_problem(3, 0), page)
 
 
+def test_links_of_their_own_have_rates_and_no_price(page: io.StringIO) -> None:
+    problem = Problem.of(
+        weights=[0.5, 0.5],
+        link_bit_per_s=[1e6, 2e7],
+        fixed_s=0.5,
+        sample_s=0.002,
+        power_w=0.2,
+        batch_size=32,
+        deadline_s=1.0,
+        energy_budget_j=None,
+        base_size=50_692,
+        head_size=11_014,
+        value_bits=32,
+        theta1=0.1,
+        theta2=1.0,
+    )
+    text = shown(problem, page)
+    assert "each on its own link" in text
+    assert "20000.00" in text  # kbit/s, where a share of a band would have kHz
+    assert "kHz" not in text
+    assert "price of bandwidth" not in text
+
+
 def test_a_long_fleet_is_cut_in_the_middle_unless_all_is_asked_for(page: io.StringIO) -> None:
     problem = paper_problem(41, 0)
     rows = [line.split()[0] for line in shown(problem, page).splitlines() if line.split()]

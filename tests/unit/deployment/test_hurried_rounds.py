@@ -91,3 +91,21 @@ def test_more_clients_are_asked_and_the_settings_number_closes_the_round(tmp_pat
     trial.play()
     assert np.all(trial.table("rounds")["elapsed_s"].to_numpy() < 20.0)
     assert all(len(clients) >= 2 for clients in trial.took_part())
+
+
+def test_a_device_that_was_not_heard_of_is_probed_while_others_train(tmp_path: Path) -> None:
+    """Two of five train in a round and nobody is tested: who sits out is measured again after a round of silence."""
+    changes = {"participation": {"fraction": 0.4}, "evaluation": {"every": 9}}
+    trial = Trial(settings_of(rounds=4, **changes), tmp_path, {"probe-rounds": 1, "probe-kb": 8})
+    trial.play()
+    asked = trial.took_part()
+    later = [row for row in trial.audit("probed") if row["round"] > 0]
+    assert later
+    for row in later:
+        number, client = row["round"], row["client"]
+        assert client not in asked[number]
+        assert client not in asked[number - 1]  # it was silent for longer than a round
+        assert row["bytes"] == 8000
+    quiet = Trial(settings_of(rounds=2, **changes), tmp_path / "quiet", {"probe-kb": 0})
+    quiet.play()
+    assert quiet.audit("probed") == []

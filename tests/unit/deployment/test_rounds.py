@@ -75,6 +75,11 @@ def test_prediction_and_reality_stand_side_by_side(tmp_path: Path) -> None:
     ratio = later["computation_s"] / later["train_s"]
     assert 0.02 < ratio.min() <= ratio.max() < 50
     assert rounds["elapsed_s"].min() >= 1.0  # a node takes a second here
+    assert (clients["share"] == 1.0).all()  # each on a link of its own: there is no band to share
+    predicted = clients["communication_s"] + clients["computation_s"]
+    np.testing.assert_allclose(clients["prediction_error"], predicted / clients["elapsed_s"] - 1)
+    np.testing.assert_allclose(rounds["prediction_error"], rounds["latency_s"] / rounds["elapsed_s"] - 1)
+    assert clients["uncertainty_s"].min() > 0
     assert (clients["coded_bits"] == 8 * clients["frame_bytes"]).all()
     assert (clients["message_bytes"] > clients["frame_bytes"]).all()
 

@@ -40,7 +40,7 @@ base = world.algorithm.start_server(world.task).shared
 order = Order(run="a" * 32, token="b" * 32, round=0, client=1, applied=-1, applied_token="", train=True, evaluate=True,
               k=0.1, r=0.8, share=1.0)
 answer, _ = carry_out(order, [encode(len(base), None, base.numpy())], settings, node)
-there = [name for name in WITHOUT if sys.modules.get(name)]
+there = [name for name in (*WITHOUT, "torch._dynamo") if sys.modules.get(name)]
 print(json.dumps({"samples": hello.samples, "bytes": len(answer.frame), "there": there}))
 """
 
