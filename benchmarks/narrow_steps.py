@@ -25,7 +25,7 @@ from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.files import write_json
 from leanfed.tasks.batch import Batch
-from leanfed.tasks.chain import layer_work
+from leanfed.tasks.chain import layer_operations
 from leanfed.tasks.models import MODELS, build_model
 from leanfed.tasks.split import FlatModel, flatten, split_after
 from leanfed.tasks.units import Units, find_units, narrowed
@@ -51,11 +51,11 @@ def least(works: dict[Any, Callable[[], object]], repeats: int) -> dict[Any, flo
 
 def charged(units: Units, shape: tuple[int, ...], r: float) -> dict[str, float]:
     """What a step and a step of the head are charged at r, over what they are at r = 1."""
-    work, split = layer_work(units.model, shape), units.split
-    head = {name: done for name, done in work.items() if f"{name}.weight" in split.private}
+    count, split = layer_operations(units.model, shape), units.split
+    head = {name: value for name, value in count.items() if f"{name}.weight" in split.private}
     return {
-        "operations": units.work_left(work, r) / units.work_left(work, 1.0),
-        "head_operations": units.work_left(head, r) / units.work_left(head, 1.0),
+        "operations": units.operations(count, r) / sum(count.values()),
+        "head_operations": units.operations(head, r) / sum(head.values()),
         "weights": (split.shared_size + r * split.private_size) / split.size,
     }
 

@@ -27,7 +27,12 @@ from leanfed.tasks.nest import Nest, places_of
 from leanfed.tasks.split import FlatModel, split_after
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
-CASES = (("resnet18", 4, 12), ("resnet18-imagenet", 16, 20))  # model, samples in a step, repeats
+CASES = (  # model, samples in a step, repeats
+    ("resnet18", 4, 12),
+    ("resnet18-imagenet", 16, 20),
+    ("resnet20", 16, 40),
+    ("resnet8", 16, 60),
+)
 
 
 def measure(name: str, batch_size: int, repeats: int) -> list[dict[str, Any]]:
@@ -39,7 +44,7 @@ def measure(name: str, batch_size: int, repeats: int) -> list[dict[str, Any]]:
     models = {
         w: build_model(name, 10, 0) if w == 1.0 else narrow_model(build_model(name, 10, 0), name, 10, w) for w in WIDTHS
     }
-    operations = {w: sum(done.left() for done in layer_work(model, shape).values()) for w, model in models.items()}
+    operations = {w: sum(work.time for work in layer_work(model, shape).values()) for w, model in models.items()}
     flat = {w: FlatModel(model, split_after(model, cut)) for w, model in models.items()}
     whole, one = flat[1.0].split, np.ones(1)
     batch = Batch(torch.randn(1, batch_size, *shape), torch.randint(0, 10, (1, batch_size)))

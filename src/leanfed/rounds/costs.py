@@ -44,7 +44,7 @@ class RadioSettings(Section):
     computation: Literal["weights", "operations"] = "weights"
     """What computation is counted in, for all of it: what pruning saves, a head's further steps, the planner and the
     charges. By weights as in the paper's Eq. (12), or by operations: the multiply-adds of base and head, and for
-    narrower models and pruned units the work on what layers put out as well (500 multiply-adds a value, measured)."""
+    narrower models the work on what their layers put out as well (500 multiply-adds a value, measured)."""
     payload: Literal["exact", "paper"] = "exact"
     """The bits that latency and energy are charged for: the exact count, or the paper's S."""
     value_bits: Literal[16, 32, 64] = 32

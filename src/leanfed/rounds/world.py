@@ -192,28 +192,31 @@ class World:
         return find_units(self.task.new_model("base"), self.split) if self.algorithm.prunes_units else None
 
     def unit_shares(self, r: float) -> tuple[float, float] | None:
-        """The time of (a step, a further step of the head) with the share r of the units, over a whole step's.
+        """Multiply-adds of (a step, a further step of the head) with the share r of the units, over a whole step's.
 
-        None where it is not known: units are not pruned, or the model takes samples of any shape.
+        None where they are not known: units are not pruned, or the model takes samples of any shape.
         """
-        work = self._layer_work
-        if self.units is None or work is None:
+        shape = MODELS[self.task.settings.model].input_shape
+        if self.units is None or shape is None:
             return None
-        whole = self.units.work_left(work, r) / self.units.work_left(work, 1.0)
-        if not isinstance(self.units.model, Chain):
-            return whole, whole
-        head = {name: done for name, done in work.items() if f"{name}.weight" in self.split.private}
-        return whole, self.head_step_share * self.units.work_left(head, r) / self.units.work_left(head, 1.0)
+        count = {name: work.multiply_adds for name, work in self._layer_work.items()}
+        head = {name: value for name, value in count.items() if f"{name}.weight" in self.split.private}
+        whole, total = self.units.operations(count, r), sum(count.values())
+        further = self.units.operations(head, r) if isinstance(self.units.model, Chain) else whole
+        return whole / total, further / total
 
     @cached_property
     def step_time(self) -> float | None:
         """A step's time on a sample, counted in multiply-adds; None where the model takes samples of any shape."""
-        return None if self._layer_work is None else sum(done.left() for done in self._layer_work.values())
+        if MODELS[self.task.settings.model].input_shape is None:
+            return None
+        return sum(work.time for work in self._layer_work.values())
 
     @cached_property
-    def _layer_work(self) -> dict[str, LayerWork] | None:
+    def _layer_work(self) -> dict[str, LayerWork]:
         shape = MODELS[self.task.settings.model].input_shape
-        return None if shape is None else layer_work(self.task.new_model("base"), shape)
+        assert shape is not None
+        return layer_work(self.task.new_model("base"), shape)
 
     @cached_property
     def head_step_share(self) -> float:

@@ -17,8 +17,8 @@ Stage = Callable[[Tensor], Tensor]
 COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)  # layers whose multiply-adds are known
 VALUE_WORK: Final = 500.0
 """How many multiply-adds take as long as all else that becomes of one output of a layer, there and back: it is
-normalised, activated, added and copied. Measured on ResNet-18 at four widths with either stem on one core
-(benchmarks/width_steps.py, results/narrow/widths.json)."""
+normalised, activated, added and copied. Fitted to steps of ResNet-18 at four widths with either stem, on one core
+(benchmarks/width_steps.py, results/narrow/widths.json); small ResNets take longer than it says."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,14 @@ class LayerWork:
     def __add__(self, other: LayerWork) -> LayerWork:
         return LayerWork(self.multiply_adds + other.multiply_adds, self.outputs + other.outputs)
 
-    def left(self, kept: float = 1.0, read: float = 1.0) -> float:
-        """The layer's time, in multiply-adds, with the share `kept` of its outputs and the share `read` of its inputs.
+    @property
+    def time(self) -> float:
+        """The layer's time, in multiply-adds.
 
-        >>> LayerWork(multiply_adds=8000, outputs=4).left(0.5, read=0.25)
-        2000.0
+        >>> LayerWork(multiply_adds=8000, outputs=4).time
+        10000.0
         """
-        return kept * (read * self.multiply_adds + VALUE_WORK * self.outputs)
+        return self.multiply_adds + VALUE_WORK * self.outputs
 
 
 class Chain(nn.Module):
@@ -108,6 +109,11 @@ def layer_work(model: nn.Module, shape: tuple[int, ...]) -> dict[str, LayerWork]
     with _counted(model) as found:
         model(torch.zeros(1, *shape))
     return found
+
+
+def layer_operations(model: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
+    """Multiply-adds of each of these layers."""
+    return operations_on(model, torch.zeros(1, *shape))
 
 
 def operations_on(model: nn.Module, sample: Tensor) -> dict[str, int]:

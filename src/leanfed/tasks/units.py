@@ -24,7 +24,6 @@ from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd, _MaxPoolNd
 from typing_extensions import override
 
 from leanfed.errors import SettingsError, first_line
-from leanfed.tasks.chain import LayerWork
 from leanfed.tasks.split import Split
 
 SIMPLE: Final = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Identity, _DropoutNd)
@@ -87,12 +86,14 @@ class Units:
             found[name] = there if len(there) else torch.zeros(1, dtype=torch.int64)
         return found
 
-    def work_left(self, work: Mapping[str, LayerWork], r: float) -> float:
-        """The time of the named layers, in multiply-adds, that is left at keep rate r."""
-        counts = self.counts(r)
+    def operations(self, multiply_adds: Mapping[str, int], r: float) -> float:
+        """Multiply-adds of the named layers that are left at keep rate r."""
+        counts, total = self.counts(r), 0.0
         share = {layer.name: counts[layer.name] / layer.units for layer in self.layers}
         read = {reader: share[layer.name] for layer in self.layers for reader in layer.readers}
-        return sum(done.left(share.get(name, 1.0), read.get(name, 1.0)) for name, done in work.items())
+        for name, count in multiply_adds.items():
+            total += count * share.get(name, 1.0) * read.get(name, 1.0)
+        return total
 
 
 def positions(shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:

@@ -264,6 +264,7 @@ def test_joint_plans_know_the_size_of_every_client(form: str, computation: str) 
     assert whole.share.tolist() == plain.share.tolist()
 
 
+@pytest.mark.slow
 def test_a_joint_run_of_mixed_widths_trains_and_resumes(tmp_path: Path) -> None:
     values = {"algorithm": {"name": "flpdsp"}, "allocation": JOINT["tuned"], "width": {"shares": [0.5, 1.0]}}
     check_resumed(settings_of(**values), tmp_path, rounds=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,3 +44,12 @@ def test_a_target_is_reached_between_two_instants() -> None:
     assert reached(curve, 0.6) == pytest.approx(4.0)
     assert reached(curve, 0.91) is None
     assert final(curve) == pytest.approx(0.9)
+
+
+def test_the_counts_that_the_documents_tell_are_those_of_the_table() -> None:
+    root = Path(__file__).resolve().parents[3]
+    cases = json.loads((root / "results/cuts/cuts.json").read_text())["cases"].values()
+    held = [sum(case[by]["holds"] for case in cases) for by in ("cost", "gain", "own")]
+    assert (len(cases), held) == (12, [5, 4, 4])
+    page = (root / "docs/models.md").read_text()
+    assert '`"auto"` holds in 5, `"auto:gain"` and the model\'s own cut in 4' in page

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from leanfed.errors import SettingsError
+from leanfed.tasks.chain import layer_work
 from leanfed.tasks.models import MODELS, build_model, narrow_model
 from leanfed.tasks.nest import inner_model, places_of
 from leanfed.tasks.split import FlatModel, flatten, split_after
@@ -90,6 +91,13 @@ def test_the_time_of_narrow_steps_that_the_documents_tell_was_measured() -> None
     """A client at half width of ResNet-18 takes at most 0.45 of a whole step, taking out and putting back included."""
     root = Path(__file__).resolve().parents[3]
     rows = json.loads((root / "results/narrow/widths.json").read_text())
+    followed = [row for row in rows if row["model"].startswith("resnet18")]  # VALUE_WORK was fitted to these
+    assert {row["width"] for row in followed} == {1.0, 0.75, 0.5, 0.25}
+    for row in followed:
+        assert abs(row["operations"] / row["step"] - 1) < 0.15
+        assert abs(row["step"] / row["operations"] - 1) < 0.15
+        if row["width"] == 0.5:
+            assert row["operations"] == pytest.approx(_charged(row["model"], 0.5), abs=6e-4)
     half = {row["model"]: row for row in rows if row["width"] == 0.5}
     assert half["resnet18"]["client"] <= 0.45
     assert half["resnet18-imagenet"]["step"] <= 0.45
@@ -97,3 +105,12 @@ def test_the_time_of_narrow_steps_that_the_documents_tell_was_measured() -> None
     for row in (row for row in rows if row["width"] < 1):
         told = " | ".join(f"{row[kind]:.2f}" for kind in ("step", "client", "operations", "weights"))
         assert f"| {row['model']}, {row['batch_size']} | {row['width']} | {told} |" in page
+
+
+def _charged(name: str, width: float) -> float:
+    """What a step of a narrower model is charged by operations, over a step of the whole one."""
+    shape, whole = MODELS[name].input_shape, build_model(name, 10, 0)
+    assert shape is not None
+    small = narrow_model(whole, name, 10, width)
+    times = [sum(work.time for work in layer_work(model, shape).values()) for model in (small, whole)]
+    return times[0] / times[1]
