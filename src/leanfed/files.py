@@ -10,6 +10,8 @@ import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +202,12 @@ def parse_json(text: str | bytes) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text; a ValueError says what is wrong with it, whatever that is."""
+    return deepcopy(_tables(text))
+
+
+@lru_cache(maxsize=256)
+def _tables(text: str) -> dict[str, Any]:
+    """Thousands of runs share few files and overrides, which are not read again for each of them."""
     found: dict[str, Any] = _parsed(tomllib.loads, text)
     return found
 
