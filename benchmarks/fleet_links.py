@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -96,6 +97,7 @@ def row_of(name: str, out: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # by the way that stops the fleet
     rows = []
     with tempfile.TemporaryDirectory(prefix="leanfed-links-") as folder:
         fleet = LocalFleet(Path(folder), len(LINKS))

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -32,7 +33,7 @@ from leanfed.runs.settings import Settings
 
 SLOW = (0.25e6, 0.3)  # bit/s, seconds there and back
 POISON = Path(__file__).parent / "poisoned_node"
-KEYS = ("deadline-s=120", "join-s=400", "quorum=0.5", "close-at=0.85", "late=use", "attempts=20")
+KEYS = ("deadline-s=120", "join-s=60", "quorum=0.5", "close-at=0.85", "late=use", "attempts=20")
 SETTINGS = """
 name = "soak"
 seed = 3
@@ -164,6 +165,7 @@ def play(root: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # by the way that stops the fleet
     asked = argparse.ArgumentParser()
     asked.add_argument("out", nargs="?", type=Path)
     for name, value in (("nodes", 8), ("rounds", 200), ("seed", 0)):
