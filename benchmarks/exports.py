@@ -1,33 +1,39 @@
-"""Size and latency of exported models with the share r of the head's units: LeNet-5 and ResNet-18, in every format.
+"""Size and latency of exported models by width and share r of the head's units: LeNet-5 and ResNet-18, in every format.
 
     python -m benchmarks.exports [OUT]
 
-One sample at a time on one thread; formats and rates in turns, the least median of three. Sizes and times do not depend
-on what a model has learned. `accuracy` is of LeNet-5 trained that way: the embedded digits, Class-2, 20 clients, 60
+One sample at a time on one thread, CPU time of that thread; formats, widths and rates in turns, the least of the
+repeats, for the machine is shared. LeNet-5 comes in one width. Sizes and times do not depend on what a model has
+learned. `accuracy` is of LeNet-5 trained that way: the embedded digits, Class-2, 20 clients, 60
 rounds, seed 0, a single run, mean over the clients' own tests.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import tempfile
 import warnings
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.narrow_steps import least
+from torch import nn
 
 import leanfed
 from leanfed.files import write_json
-from leanfed.runs.export import Format, Predict, latency_ms, open_model, write_model
-from leanfed.tasks.models import MODELS, build_model
+from leanfed.runs.export import Format, Predict, open_model, write_model
+from leanfed.tasks.models import MODELS, build_model, narrow_model
 from leanfed.tasks.split import split_after
 from leanfed.tasks.units import find_units, narrowed
 
 RATES = (1.0, 0.5, 0.25)
-REPEATS = {"lenet5": 60, "resnet18": 12}
+WIDTHS = {"lenet5": (1.0,), "resnet18": (1.0, 0.5)}
+REPEATS = {"lenet5": 200, "resnet18": 25}
 
 
 def accuracy(r: float) -> float:
@@ -49,30 +55,34 @@ def measure(name: str, folder: Path, formats: list[Format]) -> list[dict[str, An
     """Rows of one model."""
     spec = MODELS[name]
     assert spec.input_shape is not None
-    assert isinstance(spec.default_split, str)
-    model = build_model(name, 10, 0).eval()
-    units = find_units(model, split_after(model, spec.default_split))
     sample = torch.zeros(1, *spec.input_shape)
-    opened: dict[tuple[float, str], Predict] = {}
-    rows: dict[float, dict[str, Any]] = {}
-    for r in RATES:
-        kept = {layer: torch.arange(count) for layer, count in units.counts(r).items()}
-        small = narrowed(units, model, kept).eval()
+    opened: dict[tuple[float, float, str], Predict] = {}
+    rows: dict[tuple[float, float], dict[str, Any]] = {}
+    for width, r in itertools.product(WIDTHS[name], RATES):
+        small = small_model(name, width, r)
         held = sum(value.numel() * value.element_size() for value in small.state_dict().values())
-        rows[r] = {"model": name, "r": r, "pytorch_kb": round(held / 1e3, 1)}
-        opened[r, "pytorch"] = torch.no_grad()(small)
+        rows[width, r] = {"model": name, "width": width, "r": r, "pytorch_kb": round(held / 1e3, 1)}
+        opened[width, r, "pytorch"] = torch.no_grad()(small)
         for form in formats:
-            path = folder / f"{name}-{r}.{form}"
+            path = folder / f"{name}-{width}-{r}.{form}"
             write_model(path, small, sample, form)
-            rows[r][f"{form}_kb"] = round(path.stat().st_size / 1e3, 1)
-            opened[r, form] = open_model(path, form)
-    best = dict.fromkeys(opened, float("inf"))
-    for _ in range(3):
-        for key, predict in opened.items():
-            best[key] = min(best[key], latency_ms(predict, sample, REPEATS[name]))
-    for (r, form), found in best.items():
-        rows[r][f"{form}_ms"] = round(found, 3)
+            rows[width, r][f"{form}_kb"] = round(path.stat().st_size / 1e3, 1)
+            opened[width, r, form] = open_model(path, form)
+    works = {key: partial(predict, sample) for key, predict in opened.items()}
+    least(works, 3)  # do not count
+    for (width, r, form), seconds in least(works, REPEATS[name]).items():
+        rows[width, r][f"{form}_ms"] = round(1e3 * seconds, 3)
     return list(rows.values())
+
+
+def small_model(name: str, width: float, r: float) -> nn.Module:
+    """A model with this share of the channels, and of the units of its head."""
+    cut, whole = MODELS[name].default_split, build_model(name, 10, 0)
+    assert isinstance(cut, str)
+    model = (whole if width == 1.0 else narrow_model(whole, name, 10, width)).eval()
+    units = find_units(model, split_after(model, cut))
+    kept = {layer: torch.arange(count) for layer, count in units.counts(r).items()}
+    return narrowed(units, model, kept).eval()
 
 
 def main() -> None:

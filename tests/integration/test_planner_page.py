@@ -107,7 +107,7 @@ def test_the_sliders_start_at_the_problem_of_the_command_line() -> None:
         ({"changes": {"deadline": 1}}, "did you mean 'deadline_s'"),
         ({"changes": {"channel_gain": 1}}, "Unknown slider"),
         ({"changes": {"theta1": float("nan")}}, "finite"),
-        ({"changes": {"base_size": 0}}, "base_size is 0"),
+        ({"changes": {"base_size": 0}}, "base_size of client 0 is 0"),
         ({"colour": 1}, "colour: Extra inputs"),
         ([], "the question"),
         ({"radius_m": 0.5}, "radius_m is 0.5"),

@@ -257,7 +257,10 @@ def test_the_time_that_the_documents_tell_was_measured_and_follows_operations() 
 
 def test_the_sizes_of_exports_that_the_documents_tell_were_measured() -> None:
     page = (ROOT / "docs/measurements.md").read_text()
-    for row in json.loads((ROOT / "results/narrow/exports.json").read_text()):
-        kinds = ("pytorch", "onnx", "executorch")
-        told = " | ".join(f"{row[f'{kind}_kb']:,.0f} kB, {row[f'{kind}_ms']:.2f} ms" for kind in kinds)
-        assert f"| {row['model']} | {row['r']} | {told} | " in page
+    rows = json.loads((ROOT / "results/narrow/exports.json").read_text())
+    rates = (1, 0.5, 0.25)
+    wanted = {("lenet5", 1, r) for r in rates} | {("resnet18", w, r) for w in (1, 0.5) for r in rates}
+    assert {(row["model"], row["width"], row["r"]) for row in rows} == wanted
+    for row in rows:
+        told = " | ".join(f"{row[f'{kind}_kb']:,.0f} kB, {row[f'{kind}_ms']:.2f} ms" for kind in ("pytorch", "onnx"))
+        assert f"| {row['model']} | {row['width']} | {row['r']} | {told} | " in page
