@@ -243,6 +243,7 @@ def _check_together(per_client: Mapping[str, Floats], shared: Mapping[str, float
 def _plain(name: str, value: Any) -> Any:
     """JSON's own types; an infinite limit is null, and equal values per client stay a list."""
     if isinstance(value, np.ndarray):
-        items = [None if np.isinf(item) else item for item in value.tolist()]
-        return [int(item) for item in items] if name in _WHOLE else items
+        if name in _WHOLE:
+            return [int(item) for item in value.tolist()]
+        return [None if np.isinf(item) else item for item in value.tolist()]
     return value
