@@ -140,3 +140,14 @@ def test_the_guide_tells_how_well_seconds_were_predicted() -> None:
     assert rows["planned"]["seconds_to"]["0.7"] < rows["fixed"]["seconds_to"]["0.7"]
     assert f"{rows['planned']['seconds_to']['0.8']}" in guide
     assert rows["fixed"]["seconds_to"]["0.8"] is None
+
+
+def test_the_guide_tells_what_the_soak_came_to() -> None:
+    report = json.loads((ROOT / "results" / "fleet" / "soak.json").read_text())
+    assert report["lost"] == report["processes_left"] == []
+    assert report["poisoned_updates_applied"] == 0
+    guide = " ".join((ROOT / "docs" / "fleet.md").read_text().split())
+    told = [f"{100 * report[name]:.1f} %" for name in ("accuracy", "accuracy_undisturbed")]
+    told += [f"{report['nodes']} nodes, {report['rounds']} rounds", f"{abs(report['points_apart'])} points apart"]
+    told += [f"{report['acts']['node']} nodes killed", f"away for {report['outage_s']:.0f} s"]
+    assert [text for text in told if text not in guide] == []
