@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+# A client's bits must not depend on who is computed beside it. With AVX-512 Intel's library takes other paths for other
+# numbers of rows, unless it is asked not to, before it is first called; elsewhere this changes nothing.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 # Public names, resolved on first use so that `import leanfed` stays light (no torch).
 _PUBLIC = {
