@@ -236,12 +236,13 @@ def test_bench_plan_prints_rows_per_solver(leanfed: Leanfed, monkeypatch: pytest
 
 
 def test_bench_engine_passes_its_options_on(leanfed: Leanfed, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(clients: int, model: str, threads: int | None) -> dict[str, object]:
-        return {"clients": clients, "model": model, "threads": threads, "round_s": 0.1, "peak_extra_mib": float("nan")}
+    def measured(clients: int, model: str, threads: int | None, *, grown: int | None) -> dict[str, object]:
+        asked = {"clients": clients, "model": model, "threads": threads, "grown": grown}
+        return {**asked, "round_s": 0.1, "peak_extra_mib": float("nan")}
 
     monkeypatch.setattr(engine_bench, "engine_bench", measured)
-    told = json.loads(leanfed("bench", "engine", "--clients", "7", "--threads", "1", "--json").stdout)
-    assert told == {"clients": 7, "model": "lenet5", "threads": 1, "round_s": 0.1, "peak_extra_mib": None}
+    told = json.loads(leanfed("bench", "engine", "--clients", "7", "--threads", "1", "--to", "70", "--json").stdout)
+    assert told == {"clients": 7, "model": "lenet5", "threads": 1, "grown": 70, "round_s": 0.1, "peak_extra_mib": None}
     assert "peak extra mib" in leanfed("bench", "engine").stdout
 
 
