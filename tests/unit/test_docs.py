@@ -217,3 +217,18 @@ def test_the_growth_of_algorithm_2_is_told_as_measured() -> None:
     told = [f"{growth['exponents']['one iteration']:.2f}", str(min(few)), str(max(few)), "50", "100", "200", "40"]
     assert set(many) == {40}
     assert tells((ROOT / "docs/mathematics.md").read_text(), "How Algorithm 2 grows", *told)
+
+
+def test_what_rules_take_is_told_as_measured() -> None:
+    rows = json.loads((ROOT / "results/rules/bench.json").read_text())
+    times: dict[str, list[str]] = {}
+    for row in rows:
+        times.setdefault(row["rule"], []).append(f"{row['milliseconds']:.0f}")
+    page = (ROOT / "docs/trust.md").read_text()
+    assert all(f"| `{rule}` | {few} | {many} |" in page for rule, (few, many) in times.items())
+
+
+def test_the_engine_on_wider_registers_is_told_as_measured() -> None:
+    row = json.loads((ROOT / "results/engine/avx512.json").read_text())[0]
+    told = [f"{row['ratio_one_batch']:.2f}", f"{row['ratio_chunked']:.2f}", f"{row['growth']:.1f}"]
+    assert tells(MEASURED, "the same on a processor with AVX-512", "512", "100", "1,000", "1000", *told)

@@ -52,8 +52,15 @@ def inner_products(size: int, uploads: Sequence[Upload]) -> Matrix:
     return products
 
 
+def squares(uploads: Sequence[Upload]) -> Floats:
+    """(n,) products u_i . u_i in float64."""
+    return np.array([float(np.square(upload.values.numpy(), dtype=np.float64).sum()) for upload in uploads])
+
+
 class Weighing(Aggregation):
     """A rule that gives every upload a weight: the update is the weighted sum."""
+
+    alone: ClassVar[bool] = False  # whether only the lengths of uploads are looked at, the diagonal of their products
 
     @abstractmethod
     def weights(self, products: Matrix, gamma: Floats) -> Floats:
@@ -63,7 +70,7 @@ class Weighing(Aggregation):
     def weigh(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Floats:
         total = gamma.sum()
         even = gamma / total if total > 0 else np.full(len(gamma), 1.0 / len(gamma))
-        return self.weights(inner_products(size, uploads), even)
+        return self.weights(np.diag(squares(uploads)) if self.alone else inner_products(size, uploads), even)
 
     @override
     def combine(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Tensor:
@@ -90,6 +97,7 @@ class Clip(Weighing):
     """Uploads longer than the round's median are cut to it: undoes scaling and sign flips, costs nothing without."""
 
     name: Literal["clip"] = "clip"
+    alone = True
 
     @override
     def weights(self, products: Matrix, gamma: Floats) -> Floats:
