@@ -231,4 +231,4 @@ def test_what_rules_take_is_told_as_measured() -> None:
 def test_the_engine_on_wider_registers_is_told_as_measured() -> None:
     row = json.loads((ROOT / "results/engine/avx512.json").read_text())[0]
     told = [f"{row['ratio_one_batch']:.2f}", f"{row['ratio_chunked']:.2f}", f"{row['growth']:.1f}"]
-    assert tells(MEASURED, "the same on a processor with AVX-512", "512", "100", "1,000", "1000", *told)
+    assert tells(MEASURED, "the same on a processor with AVX-512", "100", "1,000", *told)
