@@ -232,3 +232,15 @@ def test_the_engine_on_wider_registers_is_told_as_measured() -> None:
     row = json.loads((ROOT / "results/engine/avx512.json").read_text())[0]
     told = [f"{row['ratio_one_batch']:.2f}", f"{row['ratio_chunked']:.2f}", f"{row['growth']:.1f}"]
     assert tells(MEASURED, "the same on a processor with AVX-512", "100", "1,000", *told)
+
+
+def test_what_widths_bring_is_told_as_in_the_results() -> None:
+    results = read_results(ROOT / "results/widths")
+    assert results is not None
+    means = {(n["labels"]["method"], n["labels"]["quantity"]): n["mean"] for n in results["numbers"]}
+    mixed, whole, narrow = "a quarter each at 0.25, 0.5, 0.75, 1", "all whole", "all at 0.25"
+    end, seconds = "accuracy, mean of the last three", "seconds in all"
+    share = [f"{means[row, seconds] / means[whole, seconds]:.2f}" for row in (mixed, narrow)]
+    ends = [f"{100 * means[row, end]:.1f}" for row in (mixed, whole, narrow)]
+    assert tells((ROOT / "docs/models.md").read_text(), "leanfed reproduce widths", share[0], *ends)
+    assert share[1] == "0.14"  # a seventh
