@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 MOST_MARKERS = 8  # on a curve; more would hide the line
+LETTERS = 48  # of a title that fit above a panel
 SQUASHED = 20.0  # an axis along which one curve ends so many times later than another is logarithmic
 
 
@@ -81,15 +83,15 @@ def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int
         _draw(place, panel, labels)
     for place in axes[len(panels) :]:
         place.set_axis_off()
-    figure.suptitle(title)
-    _legends(figure, list(axes[: len(panels)]), list(axes[len(panels) :]), shared=shared)
+    figure.suptitle(textwrap.fill(title, LETTERS * columns))
+    _legends(figure, list(axes[: len(panels)]), list(axes[len(panels) :]), shared=shared, columns=columns)
     make_folder(path.parent)
     # Without a date in the file, the same curves give the same bytes.
     dated = {"CreationDate": None} if path.suffix == ".pdf" else {}
     write_atomically(path, lambda partial: figure.savefig(partial, format=path.suffix[1:], dpi=150, metadata=dated))
 
 
-def _legends(figure: Figure, axes: Sequence[Axes], empty: Sequence[Axes], *, shared: bool) -> None:
+def _legends(figure: Figure, axes: Sequence[Axes], empty: Sequence[Axes], *, shared: bool, columns: int) -> None:
     """One legend in a place without a panel, else below all panels; or one below each. Never on top of a curve."""
     look: dict[str, Any] = {"frameon": False, "fontsize": "small"}
     if not shared:
@@ -100,7 +102,7 @@ def _legends(figure: Figure, axes: Sequence[Axes], empty: Sequence[Axes], *, sha
     if empty:
         empty[0].legend(handles, labels, loc="center", **look)
     else:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, **look)
+        figure.legend(handles, labels, loc="outside lower center", ncols=4 if columns > 1 else 1, **look)
 
 
 def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
