@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +111,12 @@ for name in {LIGHT!r}:
 """
     ended = subprocess.run([sys.executable, "-c", check], check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_linear_algebra_is_asked_for_bits_that_do_not_depend_on_neighbours() -> None:
+    """With AVX-512 it would take other paths for other numbers of clients; what the user asked for stays."""
+    told = "import os, leanfed; print(os.environ['MKL_CBWR'])"
+    asked = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    for given, expected in (({}, "AUTO,STRICT"), ({"MKL_CBWR": "COMPATIBLE"}, "COMPATIBLE")):
+        ended = subprocess.run([sys.executable, "-c", told], env={**asked, **given}, capture_output=True, check=True)
+        assert ended.stdout.decode().strip() == expected
