@@ -83,6 +83,17 @@ def test_a_weight_that_is_not_finite_shows_in_its_own_client(broken):
     assert torch.isnan(out[1]).all()
 
 
+def test_a_trunk_for_tests_gives_the_same_bits_and_zeros_where_there_is_no_sample():
+    images, rows, weights = some_images(), np.array([[0, 1], [5, -1]]), some_weights(1)
+    tester = KernelTrunk(images, 2, 2, trains=False)
+    tester.forward(rows, Convolutions(*(w * float("nan") for w in weights)))  # leaves NaN in its buffers
+    expected = KernelTrunk(images, 2, 2).forward(np.array([[0, 1], [5, 5]]), weights)
+    found = tester.forward(rows, weights)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1, 0], expected[1, 0])
+    assert not found[1, 1].any()
+
+
 def test_pixels_are_normalised_to_the_same_bits():
     images = some_images()
     images.pixels[0, 0].reshape(-1)[:256] = np.arange(256)

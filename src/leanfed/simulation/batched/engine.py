@@ -67,8 +67,8 @@ class BatchedEngine(ChunkedEngine):
         self._compiled = compiled
         self._testers: queue.SimpleQueue[LeNetLearner] = queue.SimpleQueue()
         for _ in range(self.threads):
-            self._learners.put(self._new_learner(train, world.training.batch_size))
-            self._testers.put(self._new_learner(test, TEST_PIECE))
+            self._learners.put(self._new_learner(train, world.training.batch_size, trains=True))
+            self._testers.put(self._new_learner(test, TEST_PIECE, trains=False))
 
     @override
     def test(self, server: ServerState, clients: ClientStore, some: Sequence[int]) -> Results:
@@ -125,18 +125,19 @@ class BatchedEngine(ChunkedEngine):
                 rows[step, place] = draw_rows(task.partition.train[client], training.batch_size, rng)
         return rows
 
-    def _new_learner(self, images: Images, batch: int) -> LeNetLearner:
+    def _new_learner(self, images: Images, batch: int, *, trains: bool) -> LeNetLearner:
         split, initial, clients = self.world.split, self.learner.initial, self.chunk_clients
         if not self._compiled:
             return LeNetLearner(split, initial, TorchTrunk(images), NumpyPicks(), clients)
         from leanfed.compression.kernel_picks import KernelPicks
         from leanfed.simulation.batched.fast import KernelTrunk
 
-        return LeNetLearner(split, initial, KernelTrunk(images, clients, batch), KernelPicks(split.size), clients)
+        trunk = KernelTrunk(images, clients, batch, trains=trains)
+        return LeNetLearner(split, initial, trunk, KernelPicks(split.size), clients)
 
 
 class Piece(NamedTuple):
-    """Part of one client's test set, padded to a common length with samples that do not count."""
+    """Part of one client's test set, padded to a common length with -1, which is no sample."""
 
     client: int
     rows: Ints  # (length,)
@@ -149,8 +150,9 @@ def test_pieces(test: Sequence[Ints], clients: Iterable[int], length: int) -> li
     for client in clients:
         rows = test[client]
         for start in range(0, len(rows), length):
-            part = rows[start : start + length]
-            pieces.append(Piece(client, np.resize(part, length), len(part)))
+            part, padded = rows[start : start + length], np.full(length, -1)
+            padded[: len(part)] = part
+            pieces.append(Piece(client, padded, len(part)))
     return pieces
 
 

@@ -24,14 +24,18 @@ def pixel_table(images: Images) -> Tensor:
 
 @final
 class KernelTrunk(Trunk):
-    """Buffers for at most `clients` clients of `batch` samples, filled by the kernels."""
+    """Buffers for at most `clients` clients of `batch` samples, filled by the kernels.
 
-    def __init__(self, images: Images, clients: int, batch: int) -> None:
+    One that does not train keeps what lies between the layers for one sample at a time.
+    """
+
+    def __init__(self, images: Images, clients: int, batch: int, *, trains: bool = True) -> None:
         self.pixels = np.asarray(images.pixels).reshape(len(images.pixels), -1)
         self.table = pixel_table(images).numpy()
-        samples = clients * batch
-        self.images = torch.zeros(samples * kernels.IMAGE)
-        self.middle, self.winners1 = (torch.zeros(samples * kernels.MIDDLE) for _ in range(2))
+        self.trains = trains
+        samples, kept = clients * batch, clients * batch if trains else 1
+        self.images = torch.zeros(kept * kernels.IMAGE)
+        self.middle, self.winners1 = (torch.zeros(kept * kernels.MIDDLE) for _ in range(2))
         self.deep = torch.zeros(samples, DEEP)
         self.winners2 = torch.zeros(samples, DEEP, dtype=torch.int32)
         self.scratch, self.inner, self.alive = torch.zeros(32), torch.zeros(kernels.MIDDLE), torch.zeros(16).long()
@@ -47,8 +51,8 @@ class KernelTrunk(Trunk):
         clients, batch = rows.shape
         self._pack(weights)
         self.own1, self.own2 = int(len(weights.weight1) > 1), int(len(weights.weight2) > 1)
-        packed, buffers = self._weights(), self._buffers()
-        kernels.forward(self.pixels, self.table, rows.reshape(-1), batch, self.own1, self.own2, packed, buffers)
+        own, packed, buffers = (self.own1, self.own2), self._weights(), self._buffers()
+        kernels.forward(self.pixels, self.table, rows.reshape(-1), batch, *own, int(self.trains), packed, buffers)
         deep = self.deep[: clients * batch].view(clients, batch, DEEP)
         return deep.add_(_poison(weights).view(-1, 1, 1))
 

@@ -215,16 +215,23 @@ def conv1_weights(images, image, slope, winners, m, gradient, bias):
 
 
 @jit
-def forward(pixels, table, rows, batch, own1, own2, weights, buffers):
-    """All samples of a chunk: pixels -> normalised images -> pooled conv1 -> pooled conv2."""
+def forward(pixels, table, rows, batch, own1, own2, keep, weights, buffers):
+    """All samples of a chunk: pixels -> normalised images -> pooled conv1 -> pooled conv2.
+
+    With `keep` = 0 samples follow each other through the buffers of the first, which stay in the cache, and `backward`
+    has nothing to start from. A row below zero is no sample, and gives zeros.
+    """
     taps1, bias1, taps2, bias2, _ = weights
     images, middle, winners1, deep, winners2, scratch, _, _ = buffers
     for s in range(rows.size):
-        w1, w2, image = own1 * (s // batch), own2 * (s // batch), IMAGE * s
+        if rows[s] < 0:
+            deep[DEEP * s : DEEP * (s + 1)] = 0
+            continue
+        w1, w2, at = own1 * (s // batch), own2 * (s // batch), keep * s
         for p in range(1024):
-            images[image + p] = table[pixels[rows[s], p]]
-        conv1(images, image, taps1, bias1, TAPS1 * w1, 8 * w1, middle, winners1, MIDDLE * s)
-        conv2(middle, MIDDLE * s, taps2, bias2, TAPS2 * w2, 16 * w2, deep, winners2, DEEP * s, scratch)
+            images[IMAGE * at + p] = table[pixels[rows[s], p]]
+        conv1(images, IMAGE * at, taps1, bias1, TAPS1 * w1, 8 * w1, middle, winners1, MIDDLE * at)
+        conv2(middle, MIDDLE * at, taps2, bias2, TAPS2 * w2, 16 * w2, deep, winners2, DEEP * s, scratch)
 
 
 @jit
