@@ -13,6 +13,7 @@ from leanfed.algorithms.fedala import FedAla
 from leanfed.algorithms.fedmask import FedMask
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.algorithms.learner import FlatLearner
+from leanfed.algorithms.local import DivergedError
 from leanfed.algorithms.pfedme import PFedMe
 from leanfed.records import RoundPlan
 from leanfed.rounds.loop import start
@@ -152,6 +153,15 @@ def test_a_trial_tests_all_its_clients_although_the_run_tests_a_panel(world_of: 
     trial = Trial(choose_engine(world, "streamed", 4), world, RoundPlan(0, (0, 1, 2, 4), np.ones(4), np.ones(4)))
     assert len(world.tested) == len(test_samples(world)) == 2
     assert len(trial.world.tested) == trial.world.task.clients == len(trial.plan.participants) == 4
+
+
+def test_a_trial_that_diverges_tells_its_time(world_of: Callable[..., World]) -> None:
+    world = world_of(Flpdsp())
+    trial = Trial(choose_engine(world, threads=1), world, PLAN)
+    trial.progress.server.shared[0] = float("nan")
+    assert trial.testing(trial.training()).once > 0
+    with pytest.raises(DivergedError):
+        trial.engine.run_round(trial.progress.server, trial.progress.clients, trial.plan)
 
 
 def test_a_trial_leaves_the_engine_in_its_own_world(world_of: Callable[..., World]) -> None:
