@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from threading import Thread
@@ -11,6 +12,7 @@ import numpy as np
 
 from leanfed.algorithms.learner import one_thread
 from leanfed.compression.selection import load_kernels
+from leanfed.records import RoundPlan
 from leanfed.runs.build import Experiment, engine_of, prepare
 from leanfed.runs.settings import Settings
 from leanfed.runs.trial import Trial, round_seconds, shortened, test_samples
@@ -28,8 +30,7 @@ def estimate(
     `clock` says what seconds are: `time.process_time` for those of all processors together.
     """
     experiment = prepare(settings, data_dir, sketched=True)
-    world, plan = experiment.world, experiment.planner.plan(0).plan
-    plan = plan if plan.participants else world.plan(0)  # a round may pass without anybody
+    world, plan = experiment.world, tried_plan(experiment)
     loading = Thread(target=load_kernels, args=(world.split.size,), daemon=True)
     loading.start()  # while torch initialises the engine's models, which leaves Python to others
     engine = engine_of(settings, shortened(world))
@@ -57,6 +58,15 @@ def estimate(
         + ROW_BYTES * len(plan.participants) * settings.rounds,
         "notes": list(settings.notes()),
     }
+
+
+def tried_plan(experiment: Experiment) -> RoundPlan:
+    """The plan of the first round with participants, or the first client alone: rounds may pass without anybody."""
+    world = experiment.world
+    k, r = world.algorithm.rates(world.task.clients)
+    rounds = range(min(PLANNED, experiment.settings.rounds))
+    found = itertools.chain([experiment.planner.plan(0).plan], (world.plan(number) for number in rounds))
+    return next((plan for plan in found if plan.participants), RoundPlan(0, (0,), k[:1], r[:1]))
 
 
 def _seconds(experiment: Experiment, trial: Trial) -> float:

@@ -188,3 +188,13 @@ def test_an_estimate_counts_rounds_and_tests() -> None:
     told = estimate(Settings(rounds=50, task=task, run={"keep_weights": False}))
     assert told["estimated_seconds"] > 0
     assert told["participants"] == told["clients"] == 5
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.01])
+def test_an_estimate_of_rounds_in_which_nobody_may_come(fraction: float) -> None:
+    from leanfed.runs.estimate import estimate
+
+    task = {"partition": {"kind": "iid", "clients": 5}}
+    cohort = {"rule": "poisson", "fraction": fraction}
+    told = [estimate(Settings(rounds=20, seed=seed, task=task, participation=cohort)) for seed in range(3)]
+    assert all(one["estimated_seconds"] > 0 for one in told)
