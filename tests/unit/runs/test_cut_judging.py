@@ -17,7 +17,7 @@ def seed(seconds: float = 24.0, **ways: str) -> dict[str, Any]:
         "near": [(6.0, 0.7), (12.0, 0.895), (24.0, 0.895)],
         "bad": [(6.0, 0.4), (24.0, 0.5)],
     }
-    return {"seconds": seconds, "curves": curves, "cost": "good", "gain": "near", "own": "bad", **ways}
+    return {"seconds": seconds, "curves": curves, "cost": "good", "gain": "near", "trial": "near", "own": "bad", **ways}
 
 
 def test_a_choice_must_be_as_good_and_as_soon_as_the_best_cut() -> None:
