@@ -31,7 +31,7 @@ STUDY = Study(
         "alpha 0.5": (0.7, 0.8, 0.5),
         "alpha 0.1": (0.7, 0.8),
     },
-    quick=("rounds=1", "training.batch_size=8", "evaluation.renew_statistics=1"),
+    quick=("rounds=1", "training.batch_size=8", "evaluation.renew_statistics=1", "evaluation.clients=2"),
     only={"FLPDSP-OPT fast": longer(96, 0.985), **dict.fromkeys(("FedPer", "LG-FedAvg", "FedAvg"), ())},
 )
 Blocks = Mapping[tuple[str, float], Mapping[str, Sequence[float]]]

@@ -28,7 +28,7 @@ STUDY: Final = Study(
         "alpha 0.1": ("felt_cifar10", ('task.partition={kind = "dirichlet", alpha = 0.1, clients = 100}',)),
     },
     targets={"Class-2": (0.7, 0.8), "alpha 0.1": (0.7, 0.8)},  # the paper's
-    quick=("rounds=1", "training.batch_size=8", "training.local_steps=1"),
+    quick=("rounds=1", "training.batch_size=8", "training.local_steps=1", "evaluation.clients=10"),
 )
 # In the order in which they are worth having.
 ROWS: Final[Mapping[str, Changes]] = {

@@ -33,7 +33,10 @@ STUDY = Study(
     dataset="MRPC",
     partitions={f"alpha {a}": ("joint_mrpc", (f"task.partition.alpha={a}",)) for a in ("1", "2")},
     targets={"alpha 1": (0.78, 0.8), "alpha 2": (0.82, 0.84)},  # above the majority guesses, 0.713 and 0.818
-    quick=("rounds=1", "training.local_steps=1", "evaluation.every=1", "task.test_on=validation"),
+    quick=(
+        *("rounds=1", "training.local_steps=1", "evaluation.every=1", "evaluation.clients=2"),
+        "task.test_on=validation",
+    ),
     only={
         "FLPDSP-OPT fast": ("rounds=24", "evaluation.every=6"),  # half of the clients in most rounds: equal samples
         **dict.fromkeys(("FedPer", "LG-FedAvg", "FedAvg", "FedMask"), ()),

@@ -17,7 +17,13 @@ STUDY = Study(
         "alpha 0.1, uncapped": ("cifar10_alpha01_small", ("task.partition.capped=false",)),
     },
     targets={},
-    quick=("rounds=4", "evaluation.every=4", "evaluation.renew_statistics=1", "training.local_steps=1"),
+    quick=(
+        "rounds=4",
+        "evaluation.every=4",
+        "evaluation.renew_statistics=1",
+        "evaluation.clients=10",
+        "training.local_steps=1",
+    ),
 )
 OURS, SHARED = {"FLPDSP": ()}, {"FedAvg": ('algorithm={name="fedavg"}',)}
 BESIDE_FEDAVG = ("Class-2", "alpha 0.1, uncapped")  # partitions on which FedAvg was run too

@@ -96,7 +96,8 @@ class Study:
         row = rate_of(method, self.rates)
         rate = () if row is None else (f"training.learning_rate={row:g}",)
         name = f"{method}, {partition}" + (" (quick)" if scale.quick else "")
-        last = [*(self.quick if scale.quick else ()), f"seed={seed}", f"name={name}", "run.threads=1"]
+        masks = ("algorithm.pruning_steps=1",) if "algorithm.name=fedmask" in changes else ()
+        last = [*((*self.quick, *masks) if scale.quick else ()), f"seed={seed}", f"name={name}", "run.threads=1"]
         settings = Settings.from_toml(CONFIGS / f"{file}.toml", [*own, *rate, *changes, *last])
         return Job({"method": method, "partition": partition, **labels}, settings)
 
