@@ -18,8 +18,8 @@ STUDY = Study(
     },
     targets={},
     quick=(
-        "rounds=4",
-        "evaluation.every=4",
+        "rounds=1",
+        "evaluation.every=1",
         "evaluation.renew_statistics=1",
         "evaluation.clients=10",
         "training.local_steps=1",

@@ -19,7 +19,7 @@ TRUST: Final = Study(
     dataset="MNIST",
     partitions={"Class-2": ("mnist_class2", ()), "alpha 0.1": ("mnist_alpha01", ())},
     targets={},
-    quick=("task.dataset=mnist-5k", "task.partition.clients=20", "rounds=10"),
+    quick=("task.dataset=mnist-5k", "task.partition.clients=20", "rounds=5"),
 )
 SHORT: Final[Changes] = ("rounds=60", "evaluation.every=5", "run.checkpoint_every=60", "run.keep_weights=false")
 SPARSE: Final[Changes] = ("algorithm.name=flpdsp", "algorithm.k=0.05", "algorithm.r=1.0", "algorithm.head_steps=5")

@@ -189,5 +189,5 @@ MNIST: Final = Study(
     rates=RATES,
     first_seed=20,
     # A fifth of the clients on a fifth of the band, on the embedded digits.
-    quick=("task.dataset=mnist-5k", "task.partition.clients=20", "radio.fleet.bandwidth_hz=2e6", "rounds=20"),
+    quick=("task.dataset=mnist-5k", "task.partition.clients=20", "radio.fleet.bandwidth_hz=2e6", "rounds=10"),
 )
