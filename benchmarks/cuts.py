@@ -30,7 +30,7 @@ from torch.nn import functional
 
 import leanfed
 from leanfed.files import read_json, write_json, write_text
-from leanfed.runs.cuts import choose_cut, tried, with_cut
+from leanfed.runs.cuts import choose_cut, with_cut
 from leanfed.runs.settings import Settings
 from leanfed.tasks.cache import load_samples
 from leanfed.tasks.chain import Chain, Stage
@@ -192,21 +192,10 @@ def one_seed(settings: Settings, kept: dict[str, Any]) -> None:
     rounds = TEXT_ROUNDS if settings.task.model == "bert-lora" else ROUNDS
     kept |= {"own": table.own, "cost": table.chosen, "gain": gain.chosen, "seconds": rounds * planned[table.own]}
     kept |= {"why": {"cost": table.why, "gain": gain.why}, "table": table.to_json()["cuts"]}
-    kept |= trial(settings, kept["seconds"])
     kept.setdefault("curves", {})
     for layer, each in planned.items():
         if layer not in kept["curves"]:
             kept["curves"][layer] = curve(settings, layer, kept["seconds"], each)
-
-
-def trial(settings: Settings, seconds: float) -> dict[str, str]:
-    """What a trial of each cut chooses for a run of these seconds, on samples that are held back."""
-    timed = settings.model_copy(update={"run": settings.run.model_copy(update={"stop_at_seconds": seconds})})
-    return {"trial": tried(timed, choose_cut(settings, gains=False), play).chosen}
-
-
-def play(settings: Settings) -> pl.DataFrame:
-    return leanfed.run(settings, progress=False).rounds
 
 
 def mean_curve(seeds: list[dict[str, Any]], layers: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -240,7 +229,7 @@ def judged(seeds: list[dict[str, Any]]) -> dict[str, Any]:
     best = max(ends, key=lambda layer: ends[layer])
     target = final(curves[best]) - POINT
     found: dict[str, Any] = {"accuracy": ends, "best": best}
-    for by in ("cost", "gain", "trial", "own"):
+    for by in ("cost", "gain", "own"):
         chosen = mean_curve(seeds, [seed[by] for seed in seeds])
         ours, theirs = reached(chosen, target), reached(curves[best], target)
         near, behind = final(chosen) >= target, final(curves[best]) - final(chosen)
@@ -263,13 +252,10 @@ def carry_out(out: Path) -> None:
     kept: dict[str, Any] = read_json(file)["runs"] if file.is_file() else {}
 
     def save() -> None:
-        done = {
-            name: [seed for seed in seeds.values() if seed.get("done") and "trial" in seed]
-            for name, seeds in kept.items()
-        }
+        done = {name: [seed for seed in seeds.values() if seed.get("done")] for name, seeds in kept.items()}
         found = {name: judged(seeds) for name, seeds in done.items() if seeds}
         write_json(file, {"seeds": len(SEEDS), "cases": found, "runs": kept})
-        write_text(out / "README.md", page(found, min(len(seeds) for seeds in done.values() if seeds)))
+        write_text(out / "README.md", page(found, min(map(len, done.values()))))
 
     for seed in SEEDS:
         for data, partition, method, settings in cases():
@@ -277,24 +263,15 @@ def carry_out(out: Path) -> None:
             if not case.get("done"):
                 one_seed(settings.model_copy(update={"seed": seed}), case)
                 case["done"] = True
-            elif "trial" not in case:
-                case |= trial(settings.model_copy(update={"seed": seed}), case["seconds"])
-            else:
-                continue
-            save()
-            print(seed, data, partition, method, case["cost"], case["gain"], case["trial"], flush=True)
+                save()
+                print(seed, data, partition, method, case["cost"], case["gain"], flush=True)
 
 
 def page(found: dict[str, Any], seeds: int) -> str:
     """The table in Markdown."""
     about = (__doc__ or "").split("\n\n")[2].replace("\n", " ")
     lines = ["# Every cut beside the chosen one", "", f"{about} Seeds here: {seeds}.", ""]
-    ways = {
-        "cost": '`"auto"` (by cost)',
-        "gain": '`"auto:gain"`',
-        "trial": '`"auto:trial"`',
-        "own": "the model's own cut",
-    }
+    ways = {"cost": '`"auto"` (by cost)', "gain": '`"auto:gain"`', "own": "the model's own cut"}
     for by, words in ways.items():
         counted = ("within_a_point", "as_soon", "holds")
         near, soon, both = (sum(case[by][key] for case in found.values()) for key in counted)
@@ -302,26 +279,20 @@ def page(found: dict[str, Any], seeds: int) -> str:
             f"- {words}: holds in {both} of {len(found)} cases ({both / len(found):.0%}; {near} within one point, "
             f"{soon} as soon); the bar is {BAR:.0%}."
         )
-    lines += [
-        "",
-        "| case | accuracy of every cut | by cost | behind | seconds | by trial | behind | seconds | own: behind |",
-    ]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
+    lines += ["", "| case | accuracy of every cut | by cost | behind | seconds | by gain | behind | own: behind |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
     for name, case in found.items():
         marks = {layer: "**" if layer == case["best"] else "" for layer in case["accuracy"]}
         cuts = ", ".join(
             f"{marks[layer]}{layer.removeprefix('encoder.encoder.')} {end:.3f}{marks[layer]}"
             for layer, end in case["accuracy"].items()
         )
-        cells = [name, cuts, *told(case["cost"]), *told(case["trial"]), f"{case['own']['points_behind']:.1f}"]
-        lines.append(f"| {' | '.join(cells)} |")
+        cost, gain, own = (case[by] for by in ways)
+        ratio = "never" if cost["seconds_over_best"] is None else f"{cost['seconds_over_best']:.2f}"
+        chosen = (" or ".join(way["chosen"]).replace("encoder.encoder.", "") for way in (cost, gain))
+        cells = (name, cuts, next(chosen), f"{cost['points_behind']:.1f}", ratio, next(chosen))
+        lines.append(f"| {' | '.join(cells)} | {gain['points_behind']:.1f} | {own['points_behind']:.1f} |")
     return "\n".join(lines) + "\n"
-
-
-def told(way: dict[str, Any]) -> list[str]:
-    """What was chosen, how far it ends behind the best cut, and its seconds over those of the best."""
-    ratio = "never" if way["seconds_over_best"] is None else f"{way['seconds_over_best']:.2f}"
-    return [" or ".join(way["chosen"]).replace("encoder.encoder.", ""), f"{way['points_behind']:.1f}", ratio]
 
 
 def main() -> None:

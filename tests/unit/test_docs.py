@@ -244,3 +244,18 @@ def test_what_widths_bring_is_told_as_in_the_results() -> None:
     ends = [f"{100 * means[row, end]:.1f}" for row in (mixed, whole, narrow)]
     assert tells((ROOT / "docs/models.md").read_text(), "leanfed reproduce widths", share[0], *ends)
     assert share[1] == "0.14"  # a seventh
+
+
+def test_what_privacy_costs_is_told_as_in_the_results() -> None:
+    results = read_results(ROOT / "results/privacy")
+    assert results is not None
+    ends = {
+        (n["labels"]["clients"], n["labels"]["epsilon"]): f"{n['mean']:.3f}"
+        for n in results["numbers"]
+        if n["labels"].items() >= {"method": "dense", "partition": "Class-2", "quantity": "accuracy"}.items()
+    }
+    page = (ROOT / "docs/trust.md").read_text()
+    few = [ends["100, all", epsilon] for epsilon in ("1", "2", "4", "8", "none")]
+    many = [ends["1000, a tenth a round", epsilon] for epsilon in ("8", "none")]
+    assert tells(page, "**With 100 clients** noise is dear", *few[:4])
+    assert all(value in page for value in (*few, *many))

@@ -41,7 +41,6 @@ class Cut:
     joules: float | None = None  # of all clients in a round
     even_seconds: float | None = None  # of a round with whole heads that step once: what the cut alone changes
     gain: float | None = None  # n*/n of what is shared here and not at the next smaller cut
-    trial: float | None = None  # score of a short run: the accuracy on held-back samples, or less the loss
     refused: str | None = None  # why this run cannot be cut here
 
 
@@ -61,14 +60,11 @@ class CutChoice:
 
 
 def choose(cuts: Sequence[Cut], own: str, by: str) -> tuple[str, str]:
-    """(layer, why). By trial the best score is taken, the smaller shared part among equals.
+    """(layer, why). The walk begins at the model's own cut, or at the nearest smaller one that can be taken.
 
-    Otherwise a walk begins at the model's own cut, or at the nearest smaller one that can be taken. By cost it goes to
-    the next smaller shared part while that saves a fifth of a round's seconds at equal work; by gain to the next larger
-    one while clients are alike in the layers that it adds: n*/n is a half or more.
+    By cost it goes to the next smaller shared part while that saves a fifth of a round's seconds at equal work; by gain
+    to the next larger one while clients are alike in the layers that it adds: n*/n is a half or more.
     """
-    if by == "trial":
-        return _best_tried(cuts, own)
     taken = [cut for cut in cuts if cut.refused is None]
     up_to_own = list(cuts[: 1 + [cut.layer for cut in cuts].index(own)])
     place = max(0, sum(cut.refused is None for cut in up_to_own) - 1)
@@ -80,16 +76,6 @@ def choose(cuts: Sequence[Cut], own: str, by: str) -> tuple[str, str]:
     if 0 <= place + way < len(taken):
         words += f"; {_words(end, taken[place + way], by, stays=True)}"
     return end.layer, f"by {by}, from {begin.layer}: {words}"
-
-
-def _best_tried(cuts: Sequence[Cut], own: str) -> tuple[str, str]:
-    """The cut with the best score, and all scores; the model's own cut where nothing was tried."""
-    scores = {cut.layer: cut.trial for cut in cuts if cut.trial is not None}
-    if not scores:
-        return own, f"by trial, but nothing was tried: {own} is the model's own cut"
-    best = max(scores, key=scores.__getitem__)
-    told = ", ".join(f"{layer} {score:.3f}" for layer, score in scores.items())
-    return best, f"by trial, the mean score of the later half of a short run with each cut: {told}"
 
 
 def _pays(here: Cut, there: Cut, by: str) -> bool:

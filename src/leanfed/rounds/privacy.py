@@ -24,7 +24,7 @@ from leanfed.records import Floats, Ints, Section
 from leanfed.streams import stream
 from leanfed.theory.accounting import Accountant, epsilon_of, noise_for, rounds_within
 
-CLIP_RATE, QUANTILE = 0.2, 0.5  # of adaptive clipping (Andrew et al. 2021)
+CLIP_RATE = 0.2  # of adaptive clipping (Andrew et al. 2021)
 LEAST_COUNT_NOISE = 2.0  # of the count of unclipped uploads, in noise multipliers of the sum
 
 
@@ -43,7 +43,9 @@ class Privacy(Section):
     clip: float | None = Field(default=1.0, gt=0)
     """C, the largest norm of an upload, in round 0 if it is adaptive; None: nothing is clipped, without noise only."""
     adaptive: bool = True
-    """Let C follow the median norm of uploads, found by a noised count; the noise on the sum makes room for it."""
+    """Let C follow a quantile of the uploads' norms by a noised count; the noise on the sum makes room for it."""
+    quantile: float = Field(default=0.5, gt=0, lt=1)
+    """Of the norms, that an adaptive C follows: a higher one shortens fewer uploads, and asks for more noise."""
     accountant: Accountant = "rdp"
     """exact: for rounds without sampling; rdp: Renyi orders; pld: dp-accounting's distribution (extra `privacy`)."""
 
@@ -122,8 +124,8 @@ def release(
 
     A `support` drawn without looking at any data, which all uploads share, is noised alone: the rest is zero anyway.
 
-    With adaptive clipping C is multiplied by exp(-0.2 (b - 0.5)), b the noised share of uploads that were not clipped,
-    and the sum has the noise (z^-2 - (2 s)^-2)^-1/2, where s is the count's, so that both together cost z.
+    With adaptive clipping C is multiplied by exp(-0.2 (b - quantile)), b the noised share of uploads that were not
+    clipped, and the sum has the noise (z^-2 - (2 s)^-2)^-1/2, where s is the count's, so that both together cost z.
     """
     lengths = np.array([float(np.sqrt(np.square(u.values.numpy(), dtype=np.float64).sum())) for u in uploads])
     factor = np.minimum(1.0, np.divide(clip, lengths, out=np.ones_like(lengths), where=lengths > 0))
@@ -138,7 +140,7 @@ def release(
         total[places] += drawn * (on_sum * clip / ledger.expected)
     if ledger.settings.adaptive:
         unclipped = (float((lengths <= clip).sum()) + on_count * rng.standard_normal()) / ledger.expected
-        clip *= math.exp(-CLIP_RATE * (min(max(unclipped, 0.0), 1.0) - QUANTILE))
+        clip *= math.exp(-CLIP_RATE * (min(max(unclipped, 0.0), 1.0) - ledger.settings.quantile))
     return Release(total.to(torch.float32), clip, weights)
 
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -253,7 +253,7 @@ def prepare(
 
     A `sketched` one is for a dry run (`build_task`).
     """
-    settings, cut = settled(settings, data_dir, partial(_short_run, data_dir), sketched=sketched)
+    settings, cut = settled(settings, data_dir)
     world = build_world(settings, data_dir, scratch, sketched=sketched)
     given, settings = settings, within_budget(settings, world.ledger)
     accountant = Accountant(settings.radio, world)
@@ -466,11 +466,6 @@ def _watched(records: Iterator[RoundRecord], training: Training, losses: list[fl
                 "of all numbers. Lower training.learning_rate, or look for an extreme value in [algorithm]."
             )
         yield record
-
-
-def _short_run(data_dir: str | Path | None, settings: Settings) -> pl.DataFrame:
-    """The rounds of a trial."""
-    return _play_in_memory(prepare(settings, data_dir), _ignore).rounds
 
 
 def _play_in_memory(experiment: Experiment, listen: Listener) -> Run:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
-
-import numpy as np
-import polars as pl
 
 from leanfed.errors import InfeasibleError, SettingsError
 from leanfed.files import read_json
@@ -23,67 +17,13 @@ from leanfed.runs.widths import with_widths
 from leanfed.tasks.cut import CRITERIA, cuts_of, own_cut
 from leanfed.tasks.task import Task, build_task
 
-TRIED: Final = 0.25  # of the run's simulated seconds, for every cut
-TESTS: Final = 8  # evaluations of a trial
 
-Play = Callable[[Settings], pl.DataFrame]  # the rounds of a run that leaves nothing behind
-
-
-def settled(
-    settings: Settings, data_dir: str | Path | None = None, play: Play | None = None, *, sketched: bool = False
-) -> tuple[Settings, CutChoice | None]:
-    """The settings with a layer as their cut, and how it was chosen; None where they name one themselves.
-
-    `play` carries out the trials of "auto:trial"; a sketch, for a dry run, takes the model's own cut in their place.
-    """
+def settled(settings: Settings, data_dir: str | Path | None = None) -> tuple[Settings, CutChoice | None]:
+    """The settings with a layer as their cut, and how it was chosen; None where they name one themselves."""
     if not settings.task.chooses_cut:
         return settings, None
-    by = CRITERIA[str(settings.task.split)]
-    choice = choose_cut(settings, data_dir, gains=by == "gain")
-    if by == "trial" and not sketched:
-        choice = tried(settings, choice, play)
+    choice = choose_cut(settings, data_dir, gains=CRITERIA[str(settings.task.split)] == "gain")
     return with_cut(settings, choice.chosen), choice
-
-
-def tried(settings: Settings, choice: CutChoice, play: Play | None) -> CutChoice:
-    """The choice after a short run with every cut: the same simulated seconds each, judged on held-back samples."""
-    if play is None:
-        raise SettingsError(
-            "task.split = 'auto:trial' trains on the data of all clients in one place, which a fleet does not have. "
-            "Let a simulation choose (its settings.json names the layer), or choose 'auto'."
-        )
-    if settings.privacy.unit != "none":
-        raise SettingsError(
-            "task.split = 'auto:trial' trains on the clients' data before the first round, which [privacy] does not "
-            "count. Choose 'auto', or name the layer."
-        )
-    planned = {cut.layer: cut.seconds for cut in choice.cuts if cut.seconds is not None}
-    whole = settings.run.stop_at_seconds or settings.rounds * planned.get(choice.own, min(planned.values()))
-    scores = {layer: _score(settings, layer, TRIED * whole, seconds, play) for layer, seconds in planned.items()}
-    cuts = [replace(cut, trial=scores.get(cut.layer)) for cut in choice.cuts]
-    chosen, why = choose(cuts, choice.own, "trial")
-    return CutChoice(choice.asked, chosen, choice.own, why, tuple(cuts))
-
-
-def _score(settings: Settings, layer: str, seconds: float, planned: float, play: Play) -> float:
-    """The mean score over the later half of a run of these seconds; `planned` ones are those of a round."""
-    rounds = max(2, min(settings.rounds, math.ceil(1.1 * seconds / planned)))
-    short = with_cut(settings, layer)
-    ends = {"stop_at_seconds": seconds, "stop_at_accuracy": None, "stop_at_joules": None, "stop_at_bits": None}
-    table = play(
-        short.model_copy(
-            update={
-                "rounds": rounds,
-                "task": short.task.model_copy(update={"test_on": "held-back"}),
-                "evaluation": short.evaluation.model_copy(update={"every": max(1, rounds // TESTS)}),
-                "run": short.run.model_copy(update={**ends, "track": type(short.run)().track}),
-            }
-        )
-    ).with_columns(pl.col("latency_s").cum_sum().alias("spent"))
-    score = pl.col("accuracy") if table["accuracy"].null_count() < table.height else -pl.col("loss")
-    curve = table.select("spent", score.alias("score")).drop_nulls()
-    later = np.linspace(seconds / 2, seconds, 32)
-    return float(np.interp(later, curve["spent"].to_numpy(), curve["score"].to_numpy()).mean())
 
 
 def with_cut(settings: Settings, layer: str) -> Settings:

@@ -15,7 +15,7 @@ from leanfed.tasks.split import split_after
 from leanfed.tasks.text import TextSettings
 from leanfed.tasks.tree import blocks_of, parts_of
 
-CRITERIA: Final = {"auto": "cost", "auto:cost": "cost", "auto:gain": "gain", "auto:trial": "trial"}
+CRITERIA: Final = {"auto": "cost", "auto:cost": "cost", "auto:gain": "gain"}
 """What `task.split` can say in place of a layer, and what the program then chooses the cut by."""
 
 

@@ -51,8 +51,8 @@ class TaskSettings(Section):
     transformers:FOLDER."""
     split: Annotated[str | None, AfterValidator(known_criterion)] = None
     """The last layer of the shared base; the model's own default when left out. "auto" or "auto:cost": chosen before
-    the first round by what a round is planned to take, "auto:gain" by how alike the clients' gradients are,
-    "auto:trial" by training with every cut for a while; the settings that a run keeps name the layer."""
+    the first round by what a round is planned to take, "auto:gain" by how alike the clients' gradients are; the
+    settings that a run keeps name the layer."""
     split_schedule: tuple[tuple[Annotated[int, Field(ge=1)], str], ...] = ()
     """Rounds from which on the base ends with an earlier layer, for example [[20, "conv2"]]: what is shared no longer
     becomes private, every client's own from its values at that moment."""

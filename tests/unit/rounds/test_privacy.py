@@ -71,13 +71,14 @@ def test_sum_and_count_together_cost_the_ledgers_noise() -> None:
     assert on_count == 5.0  # a twentieth of those expected
 
 
-def test_an_adaptive_clip_follows_the_median_norm() -> None:
-    book = ledger(100, noise_multiplier=0.0, clip=1.0)
+@pytest.mark.parametrize(("quantile", "expected"), [(0.5, 5.0), (0.9, 5.8)])
+def test_an_adaptive_clip_follows_a_quantile_of_the_norms(quantile: float, expected: float) -> None:
+    book = ledger(100, noise_multiplier=0.0, clip=1.0, quantile=quantile)
     sent = uploads(np.linspace(4, 6, 100)[:, None] * np.eye(6)[np.arange(100) % 6])
     clip = 1.0
     for number in range(60):
         clip = release(book, clip, 6, sent, number).clip
-    assert clip == pytest.approx(5.0, abs=0.1)
+    assert clip == pytest.approx(expected, abs=0.1)
 
 
 def test_epsilon_is_a_column_and_a_run_ends_with_its_budget() -> None:

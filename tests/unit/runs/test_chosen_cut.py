@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from torch import nn
 
@@ -141,52 +140,3 @@ def test_neither_a_task_nor_a_fleet_takes_a_cut_that_is_not_chosen() -> None:
     with pytest.raises(SettingsError, match="`leanfed deploy run` chooses before"):
         read_settings(json.dumps(digits().resolved()))
     assert read_settings(json.dumps(settled(digits())[0].resolved())).task.split == "conv2"
-
-
-def played(settings: Settings) -> pl.DataFrame:
-    """Rounds of a second each; conv2 ends best, conv1 begins best."""
-    curves = {"conv1": (0.9, 0.5), "conv2": (0.3, 0.9), "conv3": (0.5, 0.6), "fc1": (0.5, 0.6)}
-    first, last = curves[str(settings.task.split)]
-    rounds, seconds = settings.rounds, settings.run.stop_at_seconds or 0.0
-    accuracy = [first + (last - first) * number / (rounds - 1) for number in range(rounds)]
-    return pl.DataFrame({"latency_s": [seconds / rounds] * rounds, "accuracy": accuracy})
-
-
-def test_a_trial_takes_what_is_best_in_the_later_half_of_equal_seconds() -> None:
-    asked: list[Settings] = []
-
-    def play(settings: Settings) -> pl.DataFrame:
-        asked.append(settings)
-        return played(settings)
-
-    settings = digits("auto:trial", rounds=40)
-    found, choice = settled(settings, play=play)
-    assert choice is not None
-    assert (found.task.split, choice.chosen, choice.asked) == ("conv2", "conv2", "auto:trial")
-    own = next(cut for cut in choice.cuts if cut.layer == "conv3")
-    assert own.seconds is not None
-    assert [one.run.stop_at_seconds for one in asked] == [pytest.approx(0.25 * 40 * own.seconds)] * 4
-    assert {one.task.test_on for one in asked} == {"held-back"}
-    assert found.task.test_on == settings.task.test_on
-    assert "conv1 0.603, conv2 0.746" in choice.why  # lines through the tests, from the first on
-    # Each trial is long enough for its seconds, as planned, but never longer than the run itself.
-    for one, cut in zip(asked, choice.cuts, strict=True):
-        assert one.rounds == 40 or one.rounds * (cut.seconds or 0) >= 0.25 * 40 * own.seconds
-
-
-def test_trials_are_played_and_a_run_names_what_they_chose(tmp_path: Path) -> None:
-    settings = digits("auto:trial", rounds=8)
-    done = run(settings, tmp_path / "run")
-    kept = json.loads(RunFolder(tmp_path / "run").cuts.read_text())
-    scores = {cut["layer"]: cut["trial"] for cut in kept["cuts"]}
-    assert kept["chosen"] == done.settings.task.split == max(scores, key=scores.__getitem__)
-    assert settled(settings, play=lambda one: run(one, progress=False).rounds)[0].task.split == kept["chosen"]
-    assert prepare(settings, sketched=True).settings.task.split == "conv3"  # a dry run tries nothing
-
-
-def test_trials_are_refused_where_they_cannot_be_made() -> None:
-    with pytest.raises(SettingsError, match="a fleet does not have"):
-        settled(digits("auto:trial"))
-    private = digits("auto:trial", privacy={"unit": "client", "epsilon": 8.0})
-    with pytest.raises(SettingsError, match="does not count"):
-        prepare(private)
