@@ -6,6 +6,7 @@ PROTOCOL.md, next to the catalogue, says what was fixed before the runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,8 @@ TRUST: Final = Study(
     quick=("task.dataset=mnist-5k", "task.partition.clients=20", "rounds=5"),
 )
 SHORT: Final[Changes] = ("rounds=60", "evaluation.every=5", "run.checkpoint_every=60", "run.keep_weights=false")
+LONG: Final[Changes] = ("rounds=150", "evaluation.every=10", "run.checkpoint_every=150", "run.keep_weights=false")
+WIDE: Final[Changes] = ("privacy.quantile=0.9",)
 SPARSE: Final[Changes] = ("algorithm.name=flpdsp", "algorithm.k=0.05", "algorithm.r=1.0", "algorithm.head_steps=5")
 OWN, COMMON, DENSE = "own top-k", "common entries", "dense"
 METHODS: Final[Mapping[str, Changes]] = {
@@ -43,14 +46,14 @@ ACCURACY, WORST = "accuracy", "worst decile"
 LAST = 3  # evaluations whose mean is an end
 
 
-def jobs(scale: Scale) -> Iterator[Job]:
-    """Every support under every budget, on both fleets and partitions."""
+def jobs(scale: Scale, length: Changes = SHORT, clip: Changes = ()) -> Iterator[Job]:
+    """Every support under every budget, on both fleets and partitions; `clip` is for those with a budget."""
     for seed in scale.seeds:
         for clients, fleet in FLEETS.items():
             for partition in PARTITIONS:
                 for method, own in METHODS.items():
                     for epsilon, budget in BUDGETS.items():
-                        changes = (*own, *SHORT, *fleet, *budget)
+                        changes = (*own, *length, *fleet, *budget, *(clip if budget else ()))
                         yield TRUST.job(method, changes, partition, seed, scale, clients=clients, epsilon=epsilon)
 
 
@@ -81,33 +84,45 @@ def _claims() -> Iterator[Claim]:
     learned = tuple(Bound(cell(m, FREE, p), above=0.8) for m, p in pairs)
     yield Claim("with 1,000 clients epsilon 8 ends within a point of no privacy", said, Every((*near, *learned)))
     like = tuple(Less(cell(DENSE, "8", p), cell(COMMON, "8", p), 0.01) for p in PARTITIONS)
-    yield Claim("at epsilon 8 common entries end within a point of dense uploads", said, Every(like))
+    sound = tuple(Bound(cell(DENSE, "8", p), above=0.7) for p in PARTITIONS)
+    yield Claim("at epsilon 8 common entries end within a point of dense uploads", said, Every((*like, *sound)))
     rising = tuple(Trend(tuple(cell(m, e, p) for e in ("1", "2", "4", "8")), slack=0.005) for m, p in pairs)
     yield Claim("more budget, more accuracy (1,000 clients)", said, Every(rising))
 
 
+HEAD = Entry(
+    title="Accuracy against epsilon (MNIST)",
+    place="not in the paper",
+    claims=tuple(_claims()),
+    jobs=lambda scale: list(jobs(scale)),
+    measure=measure,
+    form=Form(
+        rows=("clients", "method"),
+        columns=("partition", "epsilon"),
+        block="quantity",
+        x_label="epsilon",
+        x_column="epsilon",
+        y_label="test accuracy",
+    ),
+    seeds=3,
+    first_seed=50,
+    settings=(
+        "configs/mnist_class2.toml and mnist_alpha01.toml, 60 rounds, five head steps, k = 0.05 where uploads are "
+        "sparse; unit client, adaptive clip, delta = N^-1.1, Renyi accountant; Poisson cohorts of a tenth of 1,000 "
+        "clients, or all of 100; ends are means of the last three evaluations, five rounds apart"
+    ),
+)
+ENTRIES.add("privacy", HEAD)
 ENTRIES.add(
-    "privacy",
-    Entry(
-        title="Accuracy against epsilon (MNIST)",
-        place="not in the paper",
-        claims=tuple(_claims()),
-        jobs=lambda scale: list(jobs(scale)),
-        measure=measure,
-        form=Form(
-            rows=("clients", "method"),
-            columns=("partition", "epsilon"),
-            block="quantity",
-            x_label="epsilon",
-            x_column="epsilon",
-            y_label="test accuracy",
-        ),
-        seeds=3,
-        first_seed=50,
+    "privacy-long",
+    replace(
+        HEAD,
+        title="Accuracy against epsilon after 150 rounds, with a wider clip (MNIST)",
+        jobs=lambda scale: list(jobs(scale, LONG, WIDE)),
+        first_seed=53,
         settings=(
-            "configs/mnist_class2.toml and mnist_alpha01.toml, 60 rounds, five head steps, k = 0.05 where uploads are "
-            "sparse; unit client, adaptive clip, delta = N^-1.1, Renyi accountant; Poisson cohorts of a tenth of 1,000 "
-            "clients, or all of 100; ends are means of the last three evaluations, five rounds apart"
+            "as privacy, but 150 rounds, ends as means of evaluations ten rounds apart, and a clip that follows the "
+            "0.9 quantile of the norms"
         ),
     ),
 )
