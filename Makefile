@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 KERNELS := $(wildcard $(addprefix src/leanfed/,allocation/*.py compression/topk.py simulation/batched/kernels.py))
-# Two more than the cores of a small machine: some tests wait for processes that they start.
-WORKERS ?= 4
+# One more than the cores of a small machine: some tests wait for processes that they start.
+WORKERS ?= 3
 
 .PHONY: setup run test test-slow lint types check wheel lock audit sbom release bench docs docs-serve clean
 
