@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,16 @@ def _run_missing(jobs: Sequence[Job], library: RunLibrary, request: Request, wat
             _seconds(left, request) / (terms.processes or len(left)),
         )
         work = [(settings, library.home_of(settings)) for settings in left]
-        failures += place_of(request.on, terms).carry_out(work, watch.tell, lambda path: library.add(RunFolder(path)))
+        failures += place_of(request.on, terms).carry_out(work, watch.tell, partial(_receive, library, request))
     return failures
+
+
+def _receive(library: RunLibrary, request: Request, path: Path) -> None:
+    """A run has ended: it can be used, and is kept, whatever becomes of those after it."""
+    folder = RunFolder(path)
+    library.add(folder)
+    if folder.finished and not request.quick:
+        keep(folder, request.out / PLACE)
 
 
 def _one_of_each_learning(wanted: Iterable[Settings]) -> list[Settings]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from tests.unit.reproduction.test_library import tiny
 import leanfed as package
 from leanfed.errors import StorageError
 from leanfed.files import read_json
+from leanfed.reproduction.catalogue import Entry, Job, Measured, Outcome, Scale
 from leanfed.reproduction.kept import FILES, UNMEASURED, keep, unpack
 from leanfed.reproduction.library import RunLibrary
+from leanfed.reproduction.reproduce import Request, reproduce
 from leanfed.results import RunFolder
 
 
@@ -94,3 +97,17 @@ def test_nothing_but_the_known_files_comes_out(place: Path, tmp_path: Path) -> N
     unpack(place, tmp_path / "elsewhere")
     assert sorted(child.name for child in (tmp_path / "elsewhere" / path.stem).iterdir()) == sorted(FILES)
     assert not (tmp_path / "elsewhere" / "outside").exists()
+
+
+def test_runs_are_kept_as_they_end_whatever_becomes_of_the_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
+        raise RuntimeError("the machine went away")
+
+    jobs = [Job({"method": "FedPer"}, tiny(seed=seed)) for seed in (0, 1)]
+    entry = Entry("two runs", "nowhere", jobs=lambda scale: jobs, measure=measure)
+    monkeypatch.setattr(Request, "entries", lambda self: {"two": (entry, Scale((0,)))})
+    with pytest.raises(RuntimeError, match="went away"):
+        reproduce(Request(["two"], tmp_path / "runs", tmp_path / "results", processes=1))
+    assert len(list((tmp_path / "results/runs").glob("*.zip"))) == 2
