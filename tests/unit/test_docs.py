@@ -259,3 +259,21 @@ def test_what_privacy_costs_is_told_as_in_the_results() -> None:
     many = [ends["1000, a tenth a round", epsilon] for epsilon in ("8", "none")]
     assert tells(page, "**With 100 clients** noise is dear", *few[:4])
     assert all(value in page for value in (*few, *many))
+
+
+def test_what_privacy_costs_in_the_long_run_is_told_as_in_the_results() -> None:
+    results = read_results(ROOT / "results/privacy-long")
+    assert results is not None
+    ends = {
+        (n["labels"]["method"], n["labels"]["partition"], n["labels"]["epsilon"]): n["mean"]
+        for n in results["numbers"]
+        if n["labels"]["clients"] == "1000, a tenth a round" and n["labels"]["quantity"] == "accuracy"
+    }
+    page = " ".join((ROOT / "docs/trust.md").read_text().split())
+    told = [f"{ends['dense', 'Class-2', epsilon]:.3f}" for epsilon in ("1", "2", "4", "8", "none")]
+    few = f"{', '.join(told[:4])} for epsilon 1, 2, 4, 8 and at {told[4]} without privacy"
+    assert few in page
+    costs = [
+        ends[method, place, "none"] - ends[method, place, "8"] for method, place, epsilon in ends if epsilon == "8"
+    ]
+    assert f"epsilon 8 costs {100 * min(costs):.1f} to {100 * max(costs):.1f} points" in page
