@@ -276,4 +276,8 @@ def test_what_privacy_costs_in_the_long_run_is_told_as_in_the_results() -> None:
     costs = [
         ends[method, place, "none"] - ends[method, place, "8"] for method, place, epsilon in ends if epsilon == "8"
     ]
+    few_clients = [
+        n["mean"] for n in results["numbers"] if n["labels"].items() >= {"clients": "100, all", "epsilon": "8"}.items()
+    ]
+    assert max(few_clients) < 0.8  # "learn nothing": no better than heads alone
     assert f"epsilon 8 costs {100 * min(costs):.1f} to {100 * max(costs):.1f} points" in page

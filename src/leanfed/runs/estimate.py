@@ -30,7 +30,7 @@ def estimate(
     `clock` says what seconds are: `time.process_time` for those of all processors together.
     """
     experiment = prepare(settings, data_dir, sketched=True)
-    world, plan = experiment.world, tried_plan(experiment)
+    world, plan = experiment.world, _tried_plan(experiment)
     loading = Thread(target=load_kernels, args=(world.split.size,), daemon=True)
     loading.start()  # while torch initialises the engine's models, which leaves Python to others
     engine = engine_of(settings, shortened(world))
@@ -60,7 +60,7 @@ def estimate(
     }
 
 
-def tried_plan(experiment: Experiment) -> RoundPlan:
+def _tried_plan(experiment: Experiment) -> RoundPlan:
     """The plan of the first round with participants, or the first client alone: rounds may pass without anybody."""
     world = experiment.world
     k, r = world.algorithm.rates(world.task.clients)

@@ -30,7 +30,7 @@ from leanfed.rounds.world import World
 from leanfed.tasks.batch import Batch
 from leanfed.tasks.transfer import arrival
 
-CHUNK_CLIENTS = 50  # in chunks of 10 a round takes a quarter longer: threads wait for each other's Python
+CHUNK_CLIENTS = 25  # in chunks of 10 a round takes a quarter longer: threads wait for each other's Python
 CHUNK_BYTES = 256 << 20  # of buffers per worker; larger batches make smaller chunks
 
 T = TypeVar("T")
@@ -86,10 +86,13 @@ class ChunkedEngine(Engine):
             yield from map(work, items)
 
     def _chunks(self, plan: RoundPlan) -> Iterator[RoundPlan]:
-        """The plan cut into chunks: the same ones for any threads, if a client's bits depend on its chunk."""
-        workers = self.threads if self.any_company else 1
-        for part in even_cuts(len(plan.participants), self.chunk_clients, workers):
+        """The plan cut into chunks."""
+        for part in self._cuts(len(plan.participants)):
             yield replace(plan, participants=plan.participants[part], k=plan.k[part], r=plan.r[part])
+
+    def _cuts(self, count: int) -> list[slice]:
+        """Chunks of so many items: the same ones for any number of threads, if bits depend on who is in a chunk."""
+        return even_cuts(count, self.chunk_clients, self.threads if self.any_company else 1)
 
     def _train(
         self, shared: Tensor, clients: ClientStore, single: bool, plan: RoundPlan

@@ -21,7 +21,7 @@ from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.engine import ENGINES, Engine, EngineSpec
 from leanfed.rounds.evaluation import Hits, Results
 from leanfed.rounds.world import World
-from leanfed.simulation.batched.chunked import CHUNK_BYTES, CHUNK_CLIENTS, ChunkedEngine, even_cuts
+from leanfed.simulation.batched.chunked import CHUNK_BYTES, CHUNK_CLIENTS, ChunkedEngine
 from leanfed.simulation.batched.lenet import LeNetLearner
 from leanfed.simulation.batched.trunk import TorchTrunk
 from leanfed.streams import stream
@@ -79,7 +79,7 @@ class BatchedEngine(ChunkedEngine):
         hits = Hits(0, 0, 0)
         clients.start_all(some)
         pieces = test_pieces(self.world.task.partition.test, some, TEST_PIECE)
-        chunks = [pieces[cut] for cut in even_cuts(len(pieces), self.chunk_clients, self.threads)]
+        chunks = [pieces[cut] for cut in self._cuts(len(pieces))]
         for chunk, results in zip(chunks, self._map(partial(self._test, server, clients), chunks), strict=True):
             owners = [piece.client for piece in chunk]
             np.add.at(right, owners, results[0])

@@ -59,6 +59,7 @@ class KernelTrunk(Trunk):
     @override
     def backward(self, slope: Tensor, gradient: Convolutions) -> None:
         """Both layers' gradients, unpacked from the kernels' padded rows."""
+        assert self.trains, "a trunk for tests has kept nothing that a gradient could start from"
         clients, batch = slope.shape[:2]
         sums = tuple(_flat_rows(t[:clients]) for t in (self.sums1, self.sum_bias1, self.sums2, self.sum_bias2))
         kernels.backward(_flat(slope), batch, self.own2, self._weights(), self._buffers(), sums)
