@@ -4,6 +4,7 @@ from leanfed.reproduction.paper import mnist as mnist  # isort: skip  (first in 
 from leanfed.reproduction.paper import (
     ablation,
     bandwidth,
+    bound,
     cifar10,
     convergence,
     fair,
@@ -26,6 +27,7 @@ from leanfed.reproduction.paper import (
 __all__ = [
     "ablation",
     "bandwidth",
+    "bound",
     "cifar10",
     "convergence",
     "fair",
