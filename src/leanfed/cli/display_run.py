@@ -111,8 +111,16 @@ class RoundTable:
         self.main = main_of(row)
         scores = (row[self.main], row["worst_decile"], row["loss"])
         spent = (f"{self.spent[column] / cost.scale:,.4g}" for column, cost in spent_costs(plotted=True).items())
-        rates = (f"{row['k_mean']:.3f}", f"{row['r_mean']:.3f}", str(row["participants"]))
-        self.rows.append((str(row["round"] + 1), *(f"{score:.4f}" for score in scores), *spent, *rates))
+        rates = ("-" if row[name] is None else f"{row[name]:.3f}" for name in ("k_mean", "r_mean"))
+        self.rows.append(
+            (
+                str(row["round"] + 1),
+                *("-" if score is None else f"{score:.4f}" for score in scores),
+                *spent,
+                *rates,
+                str(row["participants"]),
+            )
+        )
         return True
 
     def table(self) -> Table:
@@ -134,8 +142,8 @@ def main_of(row: dict[str, Any]) -> str:
 
 def _guess(row: dict[str, Any], decimals: int) -> str:
     """The score of the best constant guess in words."""
-    column = next(name for name in ("majority_guess", "constant_guess") if row.get(name) is not None)
-    return f"{SCHEMA[column].label} {row[column]:.{decimals}f}"
+    column = next((name for name in ("majority_guess", "constant_guess") if row.get(name) is not None), None)
+    return "guess withheld" if column is None else f"{SCHEMA[column].label} {row[column]:.{decimals}f}"
 
 
 def _spent_before(folder: Path) -> dict[str, float]:

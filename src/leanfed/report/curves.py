@@ -12,7 +12,7 @@ from leanfed.charts.costs import reached
 from leanfed.quantities import costs, rises, scores, spent
 from leanfed.records import Floats
 from leanfed.report.packing import floats, thinned
-from leanfed.report.read import Lacking, RunFiles
+from leanfed.report.read import WITHHELD, Lacking, RunFiles
 
 POINTS = 300  # at most, of a curve
 GRID = 200  # points of a mean over seeds
@@ -39,6 +39,8 @@ class RunCurve:
 def run_curve(run: RunFiles) -> RunCurve:
     """The evaluated rounds of one run."""
     tested = np.isfinite(run.column("rounds", run.main))
+    if not tested.any() and run.withholds:
+        raise Lacking(WITHHELD)
     if not tested.any():
         raise Lacking(f"{run.folder.table('rounds')} has no evaluated round yet (column {run.main!r} is empty)")
     passed = {}

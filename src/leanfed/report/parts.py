@@ -11,7 +11,7 @@ import numpy as np
 from leanfed.quantities import SCHEMA, guess_of, rises
 from leanfed.records import Floats, Ints
 from leanfed.report.packing import floats, matrix, thinned, whole
-from leanfed.report.read import Flaw, Lacking, RunFiles
+from leanfed.report.read import WITHHELD, Flaw, Lacking, RunFiles
 
 ROUNDS_OF_A_LINE = 400
 ROUNDS_OF_A_MAP = 200
@@ -122,6 +122,8 @@ def bits_part(run: RunFiles) -> Part:
 def accuracy_part(run: RunFiles) -> Part:
     """Every client's accuracy (or other main score) at the last evaluation, and the worst tenth of them."""
     rounds = run.column("evaluations", "round")
+    if not len(rounds) and run.withholds:
+        raise Lacking(WITHHELD)
     if not len(rounds):
         raise Lacking(f"{run.folder.table('evaluations')} has no row yet; let the run reach its first evaluation")
     last = rounds == rounds.max()

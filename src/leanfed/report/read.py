@@ -18,6 +18,7 @@ from leanfed.records import Floats
 from leanfed.results import TABLES, RunFolder, read_parquet
 
 T = TypeVar("T")
+WITHHELD = "The run's settings keep this back (privacy.metrics)."
 
 
 class Lacking(LeanfedError):
@@ -87,6 +88,11 @@ class RunFiles:
         return int(self.column("clients", "client").max()) + 1 if table.height else 0
 
     @property
+    def withholds(self) -> bool:
+        """Whether losses, scores and label counts are left out, or noised, by the run's own settings."""
+        return bool(self.setting("privacy.metrics", "shown") != "shown")
+
+    @property
     def main(self) -> str:
         """The score that the run is judged by; a run without accuracies has a guess by another score."""
         columns = set(self.tables["rounds"].columns)
@@ -112,6 +118,8 @@ class RunFiles:
     def world_field(self, name: str) -> Any:
         """A field of world.json."""
         if name not in self.world:
+            if self.withholds:
+                raise Lacking(WITHHELD)
             if self.real:
                 raise Lacking("The devices of a real fleet keep this to themselves; the run folder does not hold it.")
             reason = f"has no field {name!r}" if self.world else "is not there or not readable"

@@ -21,6 +21,7 @@ from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import Engine, RoundOutcome, empty_outcome, released
 from leanfed.rounds.evaluation import Evaluation, EvaluationSettings
+from leanfed.rounds.metrics import client_rows, told
 from leanfed.rounds.planning import Planned, Planner
 from leanfed.rounds.probing import Prober, TheorySettings
 from leanfed.rounds.world import World
@@ -82,26 +83,25 @@ def play(
         plan = (planned := planner.plan(number)).plan
         probed = prober.row(seen(progress.server), progress.clients, plan)
         began = time.perf_counter()
-        if plan.participants:
-            outcome = engine.run_round(progress.server, progress.clients, plan)
-        else:
-            outcome = empty_outcome(_without_participants(world, progress.server, number))
+        outcome = _outcome(engine, progress, plan)
         trained = time.perf_counter()
         progress = Progress(number + 1, outcome.server, progress.clients)
         bill = accountant.bill(plan, outcome)
         ends = number + 1 == rounds or (budget is not None and budget.spend(bill.round_row()))
         testing = time.perf_counter()
         due = (number + 1) % evaluation.every == 0 or ends
-        tested = engine.evaluate(progress.server, progress.clients) if due else None
-        seconds = {"train": trained - began, "test": time.perf_counter() - testing}
+        tested = engine.evaluate(progress.server, progress.clients) if due and world.metrics == "shown" else None
         row = {**round_row(world, plan, outcome, tested), **bill.round_row(), **probed, **trust(engine, progress, due)}
+        row = told(engine, progress.clients, plan, outcome, row, due)
+        seconds = {"train": trained - began, "test": time.perf_counter() - testing}
         planner.observe(row)
         seen_alone = by_client(world, tested) if tested and evaluation.per_client else None
+        columns = {**client_columns(plan, outcome, seen_alone, world.widths), **bill.client_columns()}
         yield RoundRecord(
             progress=progress,
             row=row,
             rounds=typed_frame({name: [value] for name, value in row.items()}),
-            clients=typed_frame({**client_columns(plan, outcome, seen_alone, world.widths), **bill.client_columns()}),
+            clients=client_rows(world, typed_frame(columns)),
             evaluations=typed_frame(evaluation_columns(number, tested, world.tested)),
             planned=planned,
             seconds=seconds,
@@ -109,6 +109,13 @@ def play(
         )
         if ends:
             return
+
+
+def _outcome(engine: Engine, progress: Progress, plan: RoundPlan) -> RoundOutcome:
+    """What a round comes to, also one without participants."""
+    if plan.participants:
+        return engine.run_round(progress.server, progress.clients, plan)
+    return empty_outcome(_without_participants(engine.world, progress.server, plan.round))
 
 
 def _without_participants(world: World, server: ServerState, number: int) -> ServerState:

@@ -1,14 +1,15 @@
 """Differential privacy of the shared part: clip every upload, add noise to the sum, count what was spent.
 
 Neighbours are fleets with and without one client. What is released are the rounds' shared weights; heads, residuals and
-masks stay on their devices, so all that the *other* clients ever see is private in a client's data (joint DP). Not
-covered: the server itself, which sees single uploads, and what nodes report beside them (losses, sample counts, tests).
+masks stay on their devices, so all that the *other* clients ever see is private in a client's data (joint DP). What
+clients report beside uploads (losses, tests) is shown as it is, withheld, or noised within the same budget
+(`Privacy.metrics`). Not covered: the server itself, which sees single uploads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from leanfed.theory.accounting import Accountant, epsilon_of, noise_for, rounds_
 
 CLIP_RATE = 0.2  # of adaptive clipping (Andrew et al. 2021)
 LEAST_COUNT_NOISE = 2.0  # of the count of unclipped uploads, in noise multipliers of the sum
+Metrics = Literal["shown", "off", "noised"]
 
 
 class Privacy(Section):
@@ -48,6 +50,13 @@ class Privacy(Section):
     """Of the norms, that an adaptive C follows: a higher one shortens fewer uploads, and asks for more noise."""
     accountant: Accountant = "rdp"
     """exact: for rounds without sampling; rdp: Renyi orders; pld: dp-accounting's distribution (extra `privacy`)."""
+    metrics: Metrics = "shown"
+    """Losses, test results, label counts and guesses: shown as they are, which no budget covers; off: never reported,
+    with any unit; noised: the even mean of the round's participants with noise that the same budget pays for."""
+    metrics_share: float = Field(default=0.1, gt=0, le=0.5)
+    """Of z^-2, what noised metrics take; the noise on the sum of uploads makes room for it."""
+    metrics_bound: float = Field(default=5.0, gt=0, le=1e6)
+    """The largest loss that counts in a noised mean, in nats; a client's loss above it counts as this."""
 
     @field_validator("unit", mode="before")
     @classmethod
@@ -63,6 +72,10 @@ class Privacy(Section):
     @model_validator(mode="after")
     def _noise_has_a_source(self) -> Privacy:
         if self.unit == "none":
+            if self.metrics == "noised":
+                raise ValueError(
+                    "metrics = 'noised' needs unit = 'client', whose budget pays for the noise; or set metrics = 'off'"
+                )
             return self
         if self.epsilon is None and self.noise_multiplier is None:
             raise ValueError("unit = 'client' needs epsilon, noise_multiplier or both")
@@ -125,7 +138,7 @@ def release(
     A `support` drawn without looking at any data, which all uploads share, is noised alone: the rest is zero anyway.
 
     With adaptive clipping C is multiplied by exp(-0.2 (b - quantile)), b the noised share of uploads that were not
-    clipped, and the sum has the noise (z^-2 - (2 s)^-2)^-1/2, where s is the count's, so that both together cost z.
+    clipped: 1/2 + (sum of (1 or 0) - 1/2 + N(0, s^2)) / (q N), which one client moves by 1 / (2 q N). `noises` has s.
     """
     lengths = np.array([float(np.sqrt(np.square(u.values.numpy(), dtype=np.float64).sum())) for u in uploads])
     factor = np.minimum(1.0, np.divide(clip, lengths, out=np.ones_like(lengths), where=lengths > 0))
@@ -139,15 +152,49 @@ def release(
         drawn = torch.from_numpy(rng.standard_normal(size if support is None else len(support)))
         total[places] += drawn * (on_sum * clip / ledger.expected)
     if ledger.settings.adaptive:
-        unclipped = (float((lengths <= clip).sum()) + on_count * rng.standard_normal()) / ledger.expected
+        unclipped = 0.5 + (centred_count(lengths, clip) + on_count * rng.standard_normal()) / ledger.expected
         clip *= math.exp(-CLIP_RATE * (min(max(unclipped, 0.0), 1.0) - ledger.settings.quantile))
     return Release(total.to(torch.float32), clip, weights)
 
 
+def centred_count(lengths: Floats, clip: float) -> float:
+    """Uploads that are not clipped count 1/2, clipped ones -1/2: one client more or less moves it by 1/2, not by 1."""
+    return float((lengths <= clip).sum()) - 0.5 * len(lengths)
+
+
 def noises(ledger: Ledger) -> tuple[float, float]:
-    """Noise multipliers of the sum and of the count of unclipped uploads, which together cost the ledger's."""
-    noise = ledger.noise
-    if not ledger.settings.adaptive or noise == 0.0:
-        return noise, 0.0
+    """Noise multipliers of the sum and of the count of unclipped uploads.
+
+    z^-2 = sum^-2 + (2 count)^-2 + share z^-2: with the share of noised metrics, if there are any, a round costs z.
+    """
+    noise, share = ledger.noise, ledger.settings.metrics_share if ledger.settings.metrics == "noised" else 0.0
+    if noise == 0.0:
+        return 0.0, 0.0
+    if not ledger.settings.adaptive:
+        return (noise**-2 * (1.0 - share)) ** -0.5 if share else noise, 0.0
     on_count = max(ledger.expected / 20.0, LEAST_COUNT_NOISE * noise)
-    return (noise**-2 - (2.0 * on_count) ** -2) ** -0.5, on_count
+    return (noise**-2 * (1.0 - share) - (2.0 * on_count) ** -2) ** -0.5, on_count
+
+
+def centred_sum(values: Floats, bound: float) -> float:
+    """The sum of min(x, B) / B - 1/2 over clients with the metric x >= 0: one client more or less moves it by 1/2.
+
+    What is no number counts as B.
+    """
+    inside = np.clip(np.nan_to_num(values, nan=bound, posinf=bound), 0.0, bound)
+    return math.fsum(inside / bound - 0.5)
+
+
+def metric_noise(ledger: Ledger, count: int) -> float:
+    """s of each of `count` centred sums that are released together: count (2 s)^-2 = share z^-2."""
+    return 0.5 * ledger.noise * math.sqrt(count / ledger.settings.metrics_share)
+
+
+def released_means(ledger: Ledger, number: int, metrics: Mapping[str, tuple[Floats, float]]) -> dict[str, float]:
+    """B (1/2 + (sum of min(x, B) / B - 1/2 + N(0, s^2)) / (q N)) in [0, B], from (x of the participants, B) by name."""
+    noise, rng = metric_noise(ledger, len(metrics)), stream(ledger.seed, "privacy", "metrics", number)
+    found = {}
+    for name, (values, bound) in metrics.items():
+        share = 0.5 + (centred_sum(values, bound) + noise * float(rng.standard_normal())) / ledger.expected
+        found[name] = bound * min(max(share, 0.0), 1.0)
+    return found

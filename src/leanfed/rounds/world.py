@@ -22,7 +22,7 @@ from leanfed.rounds.aggregation import Aggregation, WeightedMean
 from leanfed.rounds.broadcast import Differences
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.nested import STATISTICS, coverage, why_whole
-from leanfed.rounds.privacy import Ledger
+from leanfed.rounds.privacy import Ledger, Metrics
 from leanfed.rounds.selection import Moment, Participation, select
 from leanfed.streams import stream
 from leanfed.tasks.batch import CPU, Batch
@@ -51,6 +51,7 @@ class World:
     aggregation: Aggregation = field(default_factory=WeightedMean)
     adversary: Adversary = field(default_factory=Adversary)
     ledger: Ledger | None = None  # of a private run
+    metrics: Metrics = "shown"  # what is told of the clients' data beside the shared part
     values: str = "float32"  # what uploaded values travel as
     differences: Differences | None = None  # how differences are sent down; None: the shared part itself is
     device: torch.device = CPU  # where clients' models are trained and tested

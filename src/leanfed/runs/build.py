@@ -299,6 +299,7 @@ def build_world(
         aggregation=settings.aggregation,
         adversary=settings.adversary,
         ledger=_ledger(settings, task),
+        metrics=settings.privacy.metrics,
         values=settings.radio.values or "float32",
         differences=settings.radio.differences,
         device=device_of(settings.run.device),
@@ -620,7 +621,7 @@ def _with_theory(settings: Settings, rounds: pl.DataFrame) -> pl.DataFrame:
 def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[str, Any]:
     """The result in a few numbers."""
     tested = rounds.filter(pl.col("loss").is_not_null())
-    last = tested.row(-1, named=True)
+    last = (tested if tested.height else rounds).row(-1, named=True)
     summary = {
         "name": settings.name,
         "algorithm": settings.algorithm.model_dump()["name"],
@@ -632,7 +633,7 @@ def summarise(settings: Settings, world: World, rounds: pl.DataFrame) -> dict[st
         "shared_size": world.split.shared_size,
         "private_size": world.split.private_size,
         **{quantity.name: last.get(quantity.name) for quantity in summarised("last")},
-        "majority_f1": majority_f1(world),
+        "majority_f1": majority_f1(world) if world.metrics == "shown" else None,
         "best_accuracy": tested["accuracy"].max(),
         **{quantity.name: _over_rounds(quantity, rounds) for quantity in summarised("sum", "max", "mean")},
         **(_last_bounds(rounds) if settings.theory.every else {}),

@@ -144,6 +144,8 @@ def read_run(folder: RunFolder) -> ComparedRun:
     found = compared(settings["name"], settings["algorithm"]["name"], folder.read_table("rounds"))
     content = {key: value for key, value in settings.items() if key not in NOT_THE_EXPERIMENT}
     found = replace(found, experiment=json.dumps(content, sort_keys=True), seed=settings.get("seed"))
+    if not found.judged and settings.get("privacy", {}).get("metrics") == "off":
+        raise StorageError(f"{folder.path} reports no scores to compare: its settings have privacy.metrics = 'off'.")
     if not found.judged:
         raise StorageError(f"{folder.path} has no evaluated round yet. Let it run on, or lower evaluation.every.")
     return found

@@ -20,22 +20,30 @@ MOST_DEVICE_ROWS = 500_000  # of fleet.parquet; a longer trace holds evenly spac
 
 
 def describe_world(settings: Settings, world: World) -> dict[str, Any]:
-    """Sizes of model and data, labels held by every client, and the source of every setting."""
+    """Sizes of model and data, labels held by every client unless metrics are withheld, the source of every setting."""
     task, users = world.task, DATASETS[settings.task.dataset].users
-    tested, partition = world.tested, task.partition
-    held = (task.train.labels[partition.train[n]].reshape(-1) for n in tested) if task.classes else ()
-    labels = [np.bincount(mine, minlength=task.classes).tolist() for mine in held]
+    tested = world.tested
     return {
         "shared_size": world.split.shared_size,
         "private_size": world.split.private_size,
-        "label_counts": labels,  # (clients, classes), training samples; empty where numbers are predicted
-        "samples": partition.sizes[tested].tolist(),
-        "test_samples": partition.test_sizes[tested].tolist(),
-        guess_of(task.loss.judged_by): task.constant_guess(tested).tolist(),
+        **(_held(world) if world.metrics == "shown" else {}),
         **({"panel": tested.tolist()} if world.sampled else {}),  # the clients that the lists above are of
         **({} if world.widths is None else {"widths": [world.widths[client] for client in tested]}),
         **({"users": list(users)} if settings.task.partition.kind == "column" and len(users) == task.clients else {}),
         "sources": sources(settings),
+    }
+
+
+def _held(world: World) -> dict[str, Any]:
+    """What the tested clients hold: labels, samples, and the score of their best constant guess."""
+    task, tested, partition = world.task, world.tested, world.task.partition
+    held = (task.train.labels[partition.train[n]].reshape(-1) for n in tested) if task.classes else ()
+    return {
+        # (clients, classes), training samples; empty where numbers are predicted
+        "label_counts": [np.bincount(mine, minlength=task.classes).tolist() for mine in held],
+        "samples": partition.sizes[tested].tolist(),
+        "test_samples": partition.test_sizes[tested].tolist(),
+        guess_of(task.loss.judged_by): task.constant_guess(tested).tolist(),
     }
 
 

@@ -40,7 +40,8 @@ def runs(folder: str | Path) -> list[Run]:
 def _so_far(settings: Settings, rounds: pl.DataFrame) -> dict[str, Any]:
     """The summary of rounds so far."""
     tested = rounds.filter(pl.col("loss").is_not_null()) if "loss" in rounds.columns else rounds
-    last = tested.row(-1, named=True) if tested.height else {}
+    rows = tested if tested.height else rounds
+    last = rows.row(-1, named=True) if rows.height else {}
     sums = {quantity.name for quantity in summarised("sum")} & set(rounds.columns)
     return {
         "name": settings.name,

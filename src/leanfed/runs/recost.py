@@ -55,6 +55,8 @@ def check_same_learning(kept: RunFolder, settings: Settings) -> None:
     if not kept.finished:
         raise InputError(f"{kept.path} has not ended; `leanfed resume` it first.")
     values = kept.read_settings()
+    if values.get("privacy", {}).get("metrics", "shown") != "shown":
+        raise InputError("privacy.metrics keeps back the clients' rows that a new account needs; train the run anew.")
     if any(one["allocation"]["rule"] != "own" for one in (values, settings.resolved())):
         raise InputError("allocation.rule = 'joint' plans rates by the radio; such a run must be trained anew.")
     # Today's defaults complete the settings of an older folder.

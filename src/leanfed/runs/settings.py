@@ -91,6 +91,10 @@ class RunSettings(Section):
         return {column: limit for column, limit in stops.items() if limit is not None}
 
 
+WITHHELD: Final = {
+    "off": "privacy.metrics = 'off': nobody is tested, and no loss, score, guess or label count is reported.",
+    "noised": "privacy.metrics = 'noised': losses and accuracies are noised means of the round's participants alone.",
+}
 NO_LIST = ("tuple_type", "list_type")  # how pydantic says that a value is no list
 NO_NUMBER = ("float_type", "int_type")  # and that it is no number
 NAMED: Final[Mapping[str, Registry[Any]]] = {"algorithm": ALGORITHMS, "aggregation": AGGREGATIONS}
@@ -203,6 +207,32 @@ class Settings(Section):
             ),
         }
         _refuse("privacy.unit = 'client'", refusals)
+        return self
+
+    @model_validator(mode="after")
+    def _withheld_metrics_do_not_get_out_otherwise(self) -> Settings:
+        if self.privacy.metrics == "shown":
+            return self
+        private, plan = self.privacy.unit != "none", self.allocation
+        refusals = {
+            "single clients' results would be written; set evaluation.per_client = false": self.evaluation.per_client,
+            "no panel is tested; leave evaluation.clients out": self.evaluation.clients is not None,
+            "Theorem 1 is measured on the clients' samples; set theory.every = 0": bool(self.theory.every),
+            "clients report what is planned by; set allocation.form = 'fast'": plan.measures,
+            "theta is estimated on the clients' samples; state allocation.theta1 and theta2, or set form = 'fast'": (
+                plan.rule == "joint" and plan.theta == "estimated"
+            ),
+            "attacks are judged by the honest clients' results; leave [adversary] out": self.adversary.kind != "none",
+            "no accuracy is known; leave run.stop_at_accuracy out": (
+                self.privacy.metrics == "off" and self.run.stop_at_accuracy is not None
+            ),
+            "plans follow sample counts, which rates and costs would tell; set allocation.rule = 'own' and wait = "
+            "'all' or 'fastest'": private and (plan.rule == "joint" or plan.wait == "pace"),
+            "what epochs cost tells sample counts; set training.local_steps in place of local_epochs": (
+                private and self.training.local_epochs is not None
+            ),
+        }
+        _refuse(f"privacy.metrics = '{self.privacy.metrics}'", refusals)
         return self
 
     @model_validator(mode="after")
@@ -324,11 +354,17 @@ class Settings(Section):
 
     def _about_privacy(self) -> list[str]:
         """What privacy does not cover, and why nothing is gained by sampling."""
+        metrics = self.privacy.metrics
+        notes = [] if metrics == "shown" else [WITHHELD[metrics]]
         if self.privacy.unit == "none":
-            return []
-        notes = [
-            "privacy covers the shared weights; the server itself, losses, sample counts and tests are not covered."
-        ]
+            return notes
+        notes.append(
+            "privacy covers the shared weights; the server itself, losses, sample counts and tests are not covered "
+            "(privacy.metrics = 'off' or 'noised' sees to all but the server)."
+            if metrics == "shown"
+            else "privacy covers what is written but clients' own states (checkpoint, weights.safetensors) and what "
+            "cohorts and devices decide (participants, costs); the server itself is not covered."
+        )
         if self.allocation.rule == "joint" and self.allocation.theta == "estimated":
             notes.append("theta is estimated on the clients' samples, which privacy does not cover; or give theta1.")
         if self.participation.selection != "poisson":

@@ -29,6 +29,7 @@ class Expected:
     last_frame: str | None  # SHA-256 of the client's last accepted update
     samples: float = float("inf")  # the most that go through the training that was ordered
     signals: int = 0  # numbers that are reported beside an update
+    shown: bool = True  # whether a loss is; else the run withholds metrics
     known: Ints | None = None  # positions that all clients send, which do not travel
 
     @property
@@ -65,8 +66,10 @@ def check_answer(answer: Answer, expected: Expected) -> None:
 
 def read_update(answer: Answer, expected: Expected) -> Upload:
     """The update in an answer; raises `MessageError` if it is not valid."""
-    if answer.loss is None or answer.samples is None:
+    if (answer.loss is None and expected.shown) or answer.samples is None:
         raise MessageError("malformed", "it has no loss or no count of samples")
+    if answer.loss is not None and not expected.shown:
+        raise MessageError("malformed", "it reports a loss, though privacy.metrics = 'off'")
     if len(answer.signals or ()) != expected.signals:
         raise MessageError("malformed", f"it reports {len(answer.signals or ())} numbers, not {expected.signals}")
     if len(answer.frame) > expected.most_bytes:

@@ -160,8 +160,8 @@ def read_settings(text: str) -> Settings:
         raise SettingsError("task.statistics = 'shared' is for simulations; a fleet sends updates only. Set 'private'.")
     if settings.privacy.unit != "none" or settings.adversary.kind != "none":
         raise SettingsError(
-            "[privacy] and [adversary] are for simulations: a fleet's server adds no noise, and its nodes are "
-            "what they are. Leave them out."
+            "privacy.unit and [adversary] are for simulations: a fleet's server adds no noise, and its nodes are "
+            "what they are. Leave them out; privacy.metrics = 'off' alone lets nodes report no losses and no tests."
         )
     if settings.task.split_schedule:
         raise SettingsError("task.split_schedule is for simulations: a fleet keeps its cut. Leave it out.")

@@ -17,6 +17,7 @@ from leanfed.rounds.costs import Accountant
 from leanfed.rounds.engine import RoundOutcome
 from leanfed.rounds.evaluation import Evaluation
 from leanfed.rounds.loop import client_columns, evaluation_columns, round_row, typed_frame
+from leanfed.rounds.metrics import withheld
 
 
 @dataclass
@@ -103,6 +104,7 @@ def rows_of(
     row |= {"message_bytes": float(sum(one.message_bytes for one in answers)), "tested": 0}
     row["base_bytes"] = float(sum(sent_down.values()))
     row |= {name: counts.get(name, 0) for name in ("refused", "late", "lost")}
+    row |= dict.fromkeys(withheld(accountant.world) & row.keys())
     row["prediction_error"] = prediction_error(row["latency_s"], elapsed_s) if answers else None
     columns = {**client_columns(plan, outcome, None), **bill.client_columns()}
     columns |= {
@@ -121,6 +123,7 @@ def rows_of(
         ],
         "uncertainty_s": _uncertainty(accountant, plan, answers),
     }
+    columns |= {name: [None] * len(answers) for name in withheld(accountant.world) & columns.keys()}
     return PendingRound(row, _lists(columns), due)
 
 

@@ -17,8 +17,8 @@ class Member:
     client: int
     node: int
     samples: int
-    test_samples: int
-    majority_guess: float
+    test_samples: int | None  # None, as the next, where metrics are withheld
+    majority_guess: float | None
     device: Device
     applied: int = -1  # its last round that was applied
     applied_token: str = ""  # and the token of that order

@@ -78,8 +78,10 @@ class Hello(WireRecord):
 
     client: int = Field(ge=0)
     samples: int = Field(gt=0)
-    test_samples: int = Field(gt=0)
-    majority_guess: float = Field(ge=0, le=1)
+    """By which its updates are weighted."""
+    test_samples: int | None = Field(default=None, gt=0)
+    """Absent, as the next, where the run withholds metrics."""
+    majority_guess: float | None = Field(default=None, ge=0, le=1)
     """Accuracy on its test set of always naming its most frequent training label."""
     round: int = Field(ge=-1)
     """The last round in its store; -1: none."""
@@ -170,6 +172,7 @@ class Answer(WireRecord):
     frame: bytes = b""
     """The coded update; empty where nothing was trained."""
     loss: float | None = None
+    """Of the training; absent where nothing was trained or the run withholds metrics."""
     signals: list[Annotated[float, Field(ge=UNKNOWN, le=1)]] | None = None
     """What the planner measures progress by, where the run asks for it (`algorithms.contract.SIGNALS`)."""
     samples: int | None = Field(default=None, gt=0)

@@ -57,7 +57,8 @@ def make_orders(
         most = most_samples(world, member)
         told = len(SIGNALS) if world.reports else 0
         known = world.support(number, entries) if order.train else None
-        expected.append(Expected(order, size, entries, mask, values, member.last_frame, most, told, known))
+        shown = world.metrics == "shown"
+        expected.append(Expected(order, size, entries, mask, values, member.last_frame, most, told, shown, known))
     return expected
 
 

@@ -72,7 +72,8 @@ def far_world(
     rule = settings.aggregation
     given = (task, settings.algorithm, settings.training, settings.participation)
     reports = settings.allocation.measures
-    world = FarWorld(*given, aggregation=rule, over_selection=over_selection, reports=reports)
+    metrics = settings.privacy.metrics
+    world = FarWorld(*given, aggregation=rule, over_selection=over_selection, reports=reports, metrics=metrics)
     check_fit(world)
     return world
 

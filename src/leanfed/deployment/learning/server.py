@@ -101,6 +101,16 @@ class FleetServer:
         self._sent_down: Counter[int] = Counter()  # client -> bytes of base and differences in this round
         self._overdue: frozenset[int] = frozenset()  # clients that had not answered at the last deadline
 
+    @property
+    def _shows(self) -> bool:
+        """Whether nodes report losses and tests."""
+        return self.settings.privacy.metrics == "shown"
+
+    def _tests_after(self, number: int) -> bool:
+        """Whether the model of a round is tested, beside the last one."""
+        due = (number + 1) % self.settings.evaluation.every == 0 or number + 1 == self.settings.rounds
+        return self._shows and due
+
     def play(self) -> None:
         """Run the remaining rounds, then the last test, and write the final files."""
         checkpoints = Checkpoints(self.folder.checkpoint, self.run_name)
@@ -234,7 +244,7 @@ class FleetServer:
     def _diverged(self) -> str | None:
         """Why the base that was sent out is not to be built upon, by the losses of the clients' training on it."""
         accepted, gamma = self.inbox.accepted, self._planner().world.task.gamma
-        if not accepted:
+        if not accepted or not self._shows:
             return None
         weights = [gamma[client] for client in accepted]
         losses = [one.answer.loss or 0.0 for one in accepted.values()]
@@ -305,9 +315,8 @@ class FleetServer:
         counted = capped({member.client: member.samples for member in members}, self.config.samples_ratio)
         if self.planner is None or counted != self._counted:
             more = self.config.over_selection
-            world = far_world(
-                self.settings, counted, {member.client: member.majority_guess for member in members}, more
-            )
+            guesses = {member.client: member.majority_guess or 0.0 for member in members}
+            world = far_world(self.settings, counted, guesses, more)
             measured = self.config.fleet == "measured"
             planner = FleetPlanner(self.settings, world, measured=measured)
             if self.planner is not None:
@@ -410,7 +419,7 @@ class FleetServer:
             counts=self.inbox.counts,
             elapsed_s=elapsed_s,
             sent_down=self._sent_down,
-            due=(number + 1) % self.settings.evaluation.every == 0 or number + 1 == self.settings.rounds,
+            due=self._tests_after(number),
         )
         for client in plan.participants:
             member, answer = self.inbox.members[client], accepted[client].answer
@@ -472,15 +481,9 @@ class FleetServer:
     def _finish(self, progress: Progress, checkpoints: Checkpoints) -> None:
         """Test the last model on every available client, then write the final files."""
         assert self.pending is not None
-        self.pending.due = True
-        for _ in range(self.config.attempts):
-            self._greet(self.config.deadline_s)
-            self._collect()
-            self._exchange(progress, None)
-            if self.inbox.tested:
-                break
-        else:
-            raise NoQuorumError("Nobody answered the last test. Bring nodes back, then resume the run.")
+        if self._shows:
+            self.pending.due = True
+            self._last_test(progress)
         self._complete_pending()
         tables = self.pending.frames()
         if progress.round > 1:
@@ -488,7 +491,17 @@ class FleetServer:
             tables = {name: joined((earlier[name], rows)) for name, rows in tables.items()}
         run = finish_folder(self.settings, self._planner().world, self.folder, tables, progress)
         totals = dict(self.inbox.totals)
-        self.inbox.audit.write("finished", round=progress.round, accuracy=run.accuracy, totals=totals)
+        self.inbox.audit.write("finished", round=progress.round, accuracy=run.summary["accuracy"], totals=totals)
+
+    def _last_test(self, progress: Progress) -> None:
+        """Let every available client test the last model."""
+        for _ in range(self.config.attempts):
+            self._greet(self.config.deadline_s)
+            self._collect()
+            self._exchange(progress, None)
+            if self.inbox.tested:
+                return
+        raise NoQuorumError("Nobody answered the last test. Bring nodes back, then resume the run.")
 
     def _log(self, planned: Planned, plan: RoundPlan, number: int, elapsed_s: float) -> None:
         """Log the round with predicted and measured values."""

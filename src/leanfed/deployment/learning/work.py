@@ -41,6 +41,11 @@ class Bench:
     world: World
     learner: FlatLearner
 
+    @property
+    def shows(self) -> bool:
+        """Whether losses, tests and guesses leave the node; it decides by the settings, whatever an order says."""
+        return self.world.metrics == "shown"
+
 
 used: list[tuple[str, NodeConfig]] = []  # arguments of `bench_of` in this process, for a warm parent to preload
 
@@ -70,6 +75,7 @@ def _bench(settings_text: str, data_root: Path | None, owner: int | None) -> Ben
         renew_statistics=settings.evaluation.renew_statistics,
         tuning=settings.evaluation.tuning(settings.algorithm, settings.training),
         values=settings.radio.values or "float32",
+        metrics=settings.privacy.metrics,
         reports=settings.allocation.measures,
         device=device_of(settings.run.device),
         precision=settings.run.precision,
@@ -83,12 +89,13 @@ def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device
     task = bench.world.task
     with NodeStore(Path(node.store), run, client, bench.settings.seed).open() as store:
         last, view = store.round, store.view_name
-    rows, tests = task.partition.train[client], task.partition.test[client]
+    rows, tests, shown = task.partition.train[client], task.partition.test[client], bench.shows
+    guess = guess_score(task.loss, task.train.labels[rows], task.test.labels[tests], task.outputs) if shown else None
     hello = Hello(
         client=client,
         samples=len(rows),
-        test_samples=len(tests),
-        majority_guess=guess_score(task.loss, task.train.labels[rows], task.test.labels[tests], task.outputs),
+        test_samples=len(tests) if shown else None,
+        majority_guess=guess,
         round=last,
         view=view,
         sent_at=time.time(),
@@ -121,7 +128,7 @@ def carry_out(order: Order, frames: Sequence[bytes], settings_text: str, node: N
         settled = store.settle(order.applied, order.applied_token)
         state = settled.state or bench.world.algorithm.start_client(bench.world.task, client)
         ready = time.perf_counter()
-        tested = _test(bench, shared, state, client) if order.evaluate else (None, None)
+        tested = _test(bench, shared, state, client) if order.evaluate and bench.shows else (None, None)
         done = time.perf_counter()
         answer: dict[str, object] = {"store": settled.standing, "ready_s": ready - began, "test_s": done - ready}
         answer |= {"accuracy": tested[0], "test_loss": tested[1]}
@@ -149,7 +156,8 @@ def _train(
     frame = to_frame(upload, bench.settings.radio.wire_type)
     store.note_sent(order.round, frame)
     store.hold(updates.state(0), order.round, order.token)
-    trained = {"frame": frame, "loss": float(updates.loss[0]), "samples": samples, "train_s": seconds}
+    loss = float(updates.loss[0]) if bench.shows else None
+    trained: dict[str, object] = {"frame": frame, "loss": loss, "samples": samples, "train_s": seconds}
     if updates.signals is not None:
         trained["signals"] = np.nan_to_num(updates.signals[0], nan=UNKNOWN).tolist()
     measured = {"step_s": seconds, "step_samples": samples, "step_r": order.r, "step_j": joules}
