@@ -36,6 +36,8 @@ MOMENT: Final = (1980, 1, 1, 0, 0, 0)  # of every file inside, so that equal run
 
 def keep(folder: RunFolder, place: Path) -> None:
     """Write the kept form of a finished run, unless it is there or the run is an older version's."""
+    if (place / f"{folder.path.name}.zip").is_file():  # it was unpacked from there; a newer setting would rename it
+        return
     settings = kept_settings(folder)
     if settings is None or (path := place / f"{run_name(settings)}.zip").is_file():
         return

@@ -55,6 +55,16 @@ def test_it_has_no_rows_of_single_clients(place: Path, tmp_path: Path) -> None:
     assert not library.charge(other, None)
 
 
+def test_a_run_that_was_kept_before_a_setting_existed_is_not_kept_twice(place: Path, tmp_path: Path) -> None:
+    (file,) = place.glob("*.zip")
+    file.rename(place / "as-it-was-named-then.zip")  # a new setting changes the digest in the name
+    unpack(place, tmp_path / "elsewhere")
+    found = RunLibrary(tmp_path / "elsewhere").find(tiny())
+    assert found is not None
+    keep(found.folder, place)
+    assert [path.name for path in place.glob("*.zip")] == ["as-it-was-named-then.zip"]
+
+
 def test_equal_runs_are_equal_bytes_and_small(run: RunFolder, place: Path, tmp_path: Path) -> None:
     keep(run, tmp_path / "again")
     first, second = (next(folder.glob("*.zip")) for folder in (place, tmp_path / "again"))
