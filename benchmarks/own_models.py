@@ -26,7 +26,7 @@ import leanfed
 from leanfed.algorithms.learner import one_thread
 from leanfed.records import kept_counts
 from leanfed.rounds.loop import start
-from leanfed.runs.build import engine_of, prepare
+from leanfed.runs.prepare import engine_of, prepare
 
 CLIENTS, STEPS, PAIRS = 10, 10, 15  # STEPS: of a client in one measurement, in as many rounds as they take
 

@@ -12,7 +12,7 @@ from benchmarks.peers.turns import Flat, GivenRound
 
 import leanfed
 from leanfed.rounds.loop import RoundRecord
-from leanfed.runs.build import prepare
+from leanfed.runs.prepare import prepare
 from leanfed.tasks.batch import Batch
 
 CLIENTS, BATCH, LEARNING_RATE = 100, 32, 0.1

@@ -23,8 +23,8 @@ _PUBLIC = {
     "add_parquet": "leanfed.tasks.user_data",
     "plan": "leanfed.allocation.plan",
     "read": "leanfed.runs.read",
-    "resume": "leanfed.runs.build",
-    "run": "leanfed.runs.build",
+    "resume": "leanfed.runs.carry_out",
+    "run": "leanfed.runs.carry_out",
     "runs": "leanfed.runs.read",
 }
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # what editors and type checkers see; a test compares it with
     from leanfed.algorithms.own import add_method as add_method
     from leanfed.allocation.plan import plan as plan
     from leanfed.allocation.problem import Problem as Problem
-    from leanfed.runs.build import resume as resume
-    from leanfed.runs.build import run as run
+    from leanfed.runs.carry_out import resume as resume
+    from leanfed.runs.carry_out import run as run
     from leanfed.runs.outcome import Run as Run
     from leanfed.runs.read import read as read
     from leanfed.runs.read import runs as runs

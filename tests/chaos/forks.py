@@ -152,7 +152,7 @@ def warm() -> None:
 
     from leanfed.allocation.warm import load
     from leanfed.rounds import client_store
-    from leanfed.runs.build import engine_of, prepare
+    from leanfed.runs.prepare import engine_of, prepare
     from leanfed.runs.settings import Settings
     from leanfed.simulation.choose import warm as load_kernels
     from tests.chaos.variants import VARIANTS, WATCHED, settings_of
@@ -262,7 +262,7 @@ def read_within(report: IO[str], seconds: float) -> str | None:
 def carry_out(shim: ctypes.CDLL, asked: dict[str, Any], ranks: Ranks | None = None) -> dict[str, Any]:
     """Arm the shim, run or resume, and say how it ended."""
     from leanfed.errors import LeanfedError
-    from leanfed.runs.build import resume, run
+    from leanfed.runs.carry_out import resume, run
     from leanfed.runs.ranked import run_on
     from leanfed.runs.settings import Settings
 

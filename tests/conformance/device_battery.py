@@ -25,7 +25,7 @@ from leanfed.errors import SettingsError
 from leanfed.rounds.engine import Engine
 from leanfed.rounds.loop import start
 from leanfed.rounds.world import World
-from leanfed.runs.build import run
+from leanfed.runs.carry_out import run
 from leanfed.runs.settings import Settings
 from leanfed.simulation.choose import choose_engine
 from leanfed.simulation.devices import device_of

@@ -16,7 +16,7 @@ from leanfed.errors import BusyError, InputError, SettingsError
 from leanfed.files import sha256_of
 from leanfed.locks import lock_owner
 from leanfed.runs import places
-from leanfed.runs.build import run
+from leanfed.runs.carry_out import run
 from leanfed.runs.places import DONE, FAILED, LOST, Elsewhere, Place, Terms, Ticket, fulfil, order, place_of
 from leanfed.runs.settings import Settings
 from leanfed.runs.slurm_place import LOGS, SlurmPlace

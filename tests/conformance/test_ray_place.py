@@ -12,7 +12,7 @@ import pytest
 
 from leanfed.files import sha256_of
 from leanfed.locks import lock_owner
-from leanfed.runs.build import run
+from leanfed.runs.carry_out import run
 from leanfed.runs.places import Terms, place_of
 from leanfed.runs.settings import Settings
 

@@ -106,7 +106,7 @@ def test_real_pictures_are_dealt_and_normalised(dataset: str, kind: str, real_da
 
 def test_the_paper_sized_plan_fits_the_limits(real_data: Path) -> None:
     """FLPDSP-OPT's first round at full size: planned, not trained."""
-    from leanfed.runs.build import prepare
+    from leanfed.runs.prepare import prepare
 
     settings = Settings.from_toml(CONFIGS / "joint_cifar10.toml")
     plan = prepare(settings, real_data).planner.plan(0).plan

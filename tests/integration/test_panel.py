@@ -15,8 +15,8 @@ from leanfed.files import read_json, sha256_of
 from leanfed.results import RunFolder
 from leanfed.rounds import checkpoint
 from leanfed.rounds.evaluation import Evaluation
-from leanfed.runs.build import build_world
 from leanfed.runs.export import client_model
+from leanfed.runs.prepare import build_world
 from leanfed.runs.settings import Settings
 from leanfed.tasks.split import flatten
 from tests.rank_jobs import on_ranks, whole_run

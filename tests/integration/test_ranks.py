@@ -17,7 +17,7 @@ from leanfed.algorithms import ALGORITHMS
 from leanfed.files import read_json, sha256_of
 from leanfed.results import RunFolder
 from leanfed.rounds.ranks import ALONE
-from leanfed.runs.build import resume, run
+from leanfed.runs.carry_out import resume, run
 from leanfed.runs.launch import launch
 from leanfed.runs.settings import Settings
 from leanfed.streams import stream

@@ -15,7 +15,8 @@ from leanfed.quantities import SCHEMA
 from leanfed.report.data import report_data
 from leanfed.report.figures import write_figures
 from leanfed.rounds.costs import RoundBill
-from leanfed.runs.build import Run, run
+from leanfed.runs.carry_out import run
+from leanfed.runs.outcome import Run
 from leanfed.runs.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

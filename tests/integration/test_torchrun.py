@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from leanfed.files import write_json
-from leanfed.runs.build import run
+from leanfed.runs.carry_out import run
 from leanfed.runs.settings import Settings
 from tests.integration.test_ranks import RUN, same
 

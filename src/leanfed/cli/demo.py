@@ -23,7 +23,7 @@ def demo(
     Example: leanfed demo --seed 1
     """
     from leanfed.report.page import build_report
-    from leanfed.runs.build import run as run_settings
+    from leanfed.runs.carry_out import run as run_settings
     from leanfed.runs.demo import demo_settings, free_folder
 
     folder = free_folder(out)

@@ -80,7 +80,7 @@ def run(
 
 def _run_alone(settings: Settings, out: Path, data_dir: Path | None, text: str | None, as_json: bool) -> None:
     """The run in this process."""
-    from leanfed.runs.build import run as run_settings
+    from leanfed.runs.carry_out import run as run_settings
 
     _say_notes(settings)
     with round_progress(settings.name, settings.rounds, out, quiet=as_json) as listen:
@@ -144,8 +144,8 @@ def _run_seeds(
 ) -> None:
     """One run for each seed, then their comparison; one that is finished is kept, one that was stopped goes on."""
     from leanfed.results import RunFolder
-    from leanfed.runs.build import resume as resume_run
-    from leanfed.runs.build import run as run_settings
+    from leanfed.runs.carry_out import resume as resume_run
+    from leanfed.runs.carry_out import run as run_settings
 
     if not alone:
         raise InputError("--seeds runs one seed after another in one process. Leave it out, or the ranks.")
@@ -220,7 +220,7 @@ def resume(
     Example: leanfed resume runs/first
     """
     from leanfed.results import RunFolder, check_resumable
-    from leanfed.runs.build import resume as resume_run
+    from leanfed.runs.carry_out import resume as resume_run
     from leanfed.runs.settings import Settings
 
     import_all(imports)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from leanfed.rounds.loop import start
-from leanfed.runs.build import engine_of, prepare
+from leanfed.runs.prepare import engine_of, prepare
 from leanfed.runs.settings import Settings
 from leanfed.simulation.bench import peak_bytes, reset_peak_bytes
 from leanfed.simulation.choose import warm

@@ -13,7 +13,7 @@ import numpy as np
 from leanfed.algorithms.learner import one_thread
 from leanfed.compression.selection import load_kernels
 from leanfed.records import RoundPlan
-from leanfed.runs.build import Experiment, engine_of, prepare
+from leanfed.runs.prepare import Experiment, engine_of, prepare
 from leanfed.runs.settings import Settings
 from leanfed.runs.trial import Trial, round_seconds, shortened, test_samples
 

@@ -25,7 +25,7 @@ from leanfed.results import RunFolder
 from leanfed.rounds.broadcast import seen
 from leanfed.rounds.evaluation import at_own_width, scored, used_weights
 from leanfed.rounds.world import HANDED, World
-from leanfed.runs.build import build_world
+from leanfed.runs.prepare import build_world
 from leanfed.runs.settings import Settings
 from leanfed.tasks.split import flatten
 from leanfed.tasks.task import Images

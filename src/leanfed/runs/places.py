@@ -29,7 +29,7 @@ from leanfed.files import explained, make_folder, write_text
 from leanfed.manifest import newest_manifest
 from leanfed.registry import Registry
 from leanfed.results import RunFolder
-from leanfed.runs.build import resume, run
+from leanfed.runs.carry_out import resume, run
 from leanfed.runs.settings import Settings
 from leanfed.tasks.user_data import import_file
 

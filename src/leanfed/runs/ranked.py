@@ -17,22 +17,12 @@ from leanfed.errors import DataError, InputError, SettingsError, StorageError
 from leanfed.results import RunFolder, check_free, check_resumable, leaves, new_run_folder
 from leanfed.rounds.loop import RoundRecord
 from leanfed.rounds.ranks import Ranks
-from leanfed.runs.build import (
-    TRACKED,
-    Experiment,
-    Notify,
-    begin,
-    engine_of,
-    fingerprint,
-    finished,
-    go_on,
-    heard,
-    play_in_folder,
-    prepare,
-    resume,
-)
+from leanfed.runs.carry_out import begin, finished, go_on, heard, resume
 from leanfed.runs.cuts import as_kept
+from leanfed.runs.environment import TRACKED
 from leanfed.runs.outcome import Run
+from leanfed.runs.play import Notify, play_in_folder
+from leanfed.runs.prepare import Experiment, engine_of, fingerprint, prepare
 from leanfed.runs.settings import Settings
 from leanfed.runs.trackers import check_trackers
 from leanfed.runs.watching import Listener

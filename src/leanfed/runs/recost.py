@@ -19,8 +19,10 @@ from leanfed.files import sha256_of
 from leanfed.results import RunFolder, new_run_folder, write_summary, write_table
 from leanfed.rounds.engine import RoundOutcome, empty_outcome
 from leanfed.rounds.loop import shares_of, typed_frame
-from leanfed.runs.build import Experiment, describe, prepare, summarise
+from leanfed.runs.carry_out import describe
+from leanfed.runs.finish import summarise
 from leanfed.runs.outcome import Run
+from leanfed.runs.prepare import Experiment, prepare
 from leanfed.runs.settings import Settings
 
 FREE = ("name", "radio", "allocation", "run")  # sections that cannot change what a method with its own rates learns

@@ -23,7 +23,7 @@ from leanfed.algorithms.pfedme import PFedMe
 from leanfed.algorithms.scaffold import Scaffold
 from leanfed.algorithms.spafl import SpaFl
 from leanfed.errors import SettingsError
-from leanfed.runs.build import build_world
+from leanfed.runs.prepare import build_world
 from leanfed.runs.settings import Settings
 from leanfed.tasks.batch import Batch
 from leanfed.tasks.split import Split

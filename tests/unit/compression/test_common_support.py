@@ -23,7 +23,7 @@ from leanfed.rounds.costs import RadioSettings, upload_bits
 from leanfed.rounds.exchange import Answers
 from leanfed.rounds.privacy import Ledger, Privacy, release
 from leanfed.rounds.wire import from_frame, to_frame
-from leanfed.runs.build import build_world
+from leanfed.runs.prepare import build_world
 from leanfed.runs.settings import Settings
 
 GRADIENT = torch.tensor([[4.0, -2.0, 1.0, 8.0], [1.0, 1.0, -1.0, 0.5]])

@@ -18,7 +18,7 @@ from leanfed.deployment.learning.work import carry_out, greet
 from leanfed.errors import SettingsError
 from leanfed.rounds.metrics import REPORTED
 from leanfed.rounds.wire import to_frame
-from leanfed.runs.build import build_world
+from leanfed.runs.prepare import build_world
 
 RUN = "a" * 32
 WORDS = (

@@ -19,7 +19,7 @@ from leanfed.rounds.engine import Engine
 from leanfed.rounds.selection import Participation
 from leanfed.rounds.wire import through_wire
 from leanfed.rounds.world import World
-from leanfed.runs.build import build_world
+from leanfed.runs.prepare import build_world
 from leanfed.runs.settings import Settings
 from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.simulation.reference import ReferenceEngine

@@ -141,7 +141,7 @@ def test_weights_are_left_out_when_nobody_wants_them(tmp_path: Path) -> None:
 
 
 def test_an_augmented_batch_is_the_same_whenever_it_is_drawn() -> None:
-    from leanfed.runs.build import build_world
+    from leanfed.runs.prepare import build_world
 
     settings = settings_of()
     task = settings.task.model_copy(update={"augment": ("crop", "flip")})

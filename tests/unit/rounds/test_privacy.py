@@ -16,7 +16,7 @@ from leanfed.algorithms.uploads import Upload
 from leanfed.errors import SettingsError
 from leanfed.rounds.privacy import Ledger, Privacy, noises, release
 from leanfed.rounds.selection import Moment, Participation, select
-from leanfed.runs.build import build_world
+from leanfed.runs.prepare import build_world
 from leanfed.runs.settings import Settings
 
 Tiny = Callable[..., Settings]

@@ -20,8 +20,8 @@ from leanfed.rounds.evaluation import used_weights
 from leanfed.rounds.loop import Progress, start
 from leanfed.rounds.switch import switched
 from leanfed.rounds.world import HANDED
-from leanfed.runs.build import build_world, prepare
 from leanfed.runs.export import client_model
+from leanfed.runs.prepare import build_world, prepare
 from leanfed.runs.recost import recost
 from leanfed.runs.settings import Settings
 from leanfed.simulation.reference import ReferenceEngine

@@ -11,7 +11,7 @@ from leanfed.algorithms.contract import Training, Tuning
 from leanfed.rounds.evaluation import EvaluationSettings, evaluate
 from leanfed.rounds.selection import Participation
 from leanfed.rounds.world import World
-from leanfed.runs.build import build_world
+from leanfed.runs.prepare import build_world
 from leanfed.runs.settings import Settings
 from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.simulation.reference import ReferenceEngine

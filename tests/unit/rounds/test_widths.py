@@ -28,8 +28,8 @@ from leanfed.rounds.exchange import train
 from leanfed.rounds.nested import coverage, covered_mean
 from leanfed.rounds.width import drawn_widths
 from leanfed.rounds.world import World
-from leanfed.runs.build import build_world, prepare
 from leanfed.runs.export import client_model
+from leanfed.runs.prepare import build_world, prepare
 from leanfed.runs.recost import recost
 from leanfed.runs.settings import Settings
 from leanfed.simulation.reference import ReferenceEngine

@@ -14,8 +14,9 @@ from leanfed.deployment.learning.config import read_settings
 from leanfed.errors import InfeasibleError, SettingsError
 from leanfed.report.data import report_data
 from leanfed.results import RunFolder
-from leanfed.runs.build import prepare, resume, run
+from leanfed.runs.carry_out import resume, run
 from leanfed.runs.cuts import as_kept, settled
+from leanfed.runs.prepare import prepare
 from leanfed.runs.ranked import _kept
 from leanfed.runs.settings import Settings
 from leanfed.tasks.models import MODELS

@@ -15,7 +15,7 @@ from leanfed.errors import SettingsError
 from leanfed.files import owner_only, read_json, write_json
 from leanfed.results import RunFolder, check_resumable, create_run_folder
 from leanfed.rounds.probing import TheorySettings
-from leanfed.runs.build import environment
+from leanfed.runs.environment import environment
 from leanfed.runs.settings import Settings
 
 FLEET = "fleet.json"  # the run's name in node stores, and how the run was carried out

@@ -38,7 +38,8 @@ from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.client_store import ClientStore
 from leanfed.rounds.loop import Progress
 from leanfed.rounds.planning import Planned
-from leanfed.runs.build import arrived, finish_folder
+from leanfed.runs.finish import finish_folder
+from leanfed.runs.play import arrived
 from leanfed.runs.settings import Settings
 
 MOST_TURNS = 3  # a run that diverges more often without getting further is stopped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leanfed.runs.build import environment
+from leanfed.runs.environment import environment
 
 
 @pytest.mark.parametrize(
