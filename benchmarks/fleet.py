@@ -48,6 +48,7 @@ class LocalFleet:
     node_options: dict[int, list[str]] = field(default_factory=dict)  # node -> more for its command line
     node_env: dict[int, dict[str, str]] = field(default_factory=dict)  # node -> what its environment has beside ours
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    node_python: str = sys.executable  # the interpreter of nodes, where another environment is tried
 
     @property
     def fleet(self) -> Path:
@@ -72,7 +73,8 @@ class LocalFleet:
         temperature = "--warm" if self.warm else "--cold"
         folder = str(self.fleet / "nodes" / f"edge-{number}")
         more = [temperature, "--max-retries", "50", *self.node_options.get(number, [])]
-        self._start(f"node-{number}", "deploy", "node", folder, *more, env=self.node_env.get(number))
+        words = ("deploy", "node", folder, *more)
+        self._start(f"node-{number}", *words, env=self.node_env.get(number), python=self.node_python)
 
     def start_nodes(self) -> None:
         for number in range(self.nodes):
@@ -121,10 +123,12 @@ class LocalFleet:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
-    def _start(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def _start(
+        self, name: str, *arguments: str, env: dict[str, str] | None = None, python: str = sys.executable
+    ) -> None:
         with (self.folder / f"{name}.log").open("a") as log:
             self.processes[name] = subprocess.Popen(
-                [*LEANFED, *arguments],
+                [python, *LEANFED[1:], *arguments],
                 stdout=log,
                 stderr=log,
                 text=True,
@@ -143,11 +147,16 @@ class LocalFleet:
 
 @contextmanager
 def local_fleet(
-    folder: Path, nodes: int, *, warm: bool = True, node_options: dict[int, list[str]] | None = None
+    folder: Path,
+    nodes: int,
+    *,
+    warm: bool = True,
+    node_options: dict[int, list[str]] | None = None,
+    node_python: str = sys.executable,
 ) -> Iterator[LocalFleet]:
     """A fleet that is up; nothing of it is left afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
-    fleet = LocalFleet(folder, nodes, warm, node_options or {})
+    fleet = LocalFleet(folder, nodes, warm, node_options or {}, node_python=node_python)
     before = signal.signal(signal.SIGTERM, _end)
     try:
         fleet.make()

@@ -15,6 +15,7 @@ from typing import Any
 from leanfed.files import write_json
 
 NODE = Path(__file__).resolve().parents[1] / "release" / "node.txt"
+ALONE = {"flwr"}  # installed on a node without what it asks for; what it needs is in NODE
 NAME = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?([^;]*)(?:;(.*))?")
 
 
@@ -54,9 +55,8 @@ def megabytes(name: str) -> float:
 
 def measure() -> dict[str, Any]:
     node = [line for line in NODE.read_text().splitlines() if line and not line.startswith("#")]
-    rows = {}
-    for name, needs in (("torch", ["torch"]), ("node", node), ("whole", ["leanfed[flower]"])):
-        rows[name] = {package: megabytes(package) for package in closure(needs)}
+    found = {"torch": closure(["torch"]), "node": closure(node) | ALONE, "whole": closure(["leanfed[flower]"])}
+    rows = {name: {package: megabytes(package) for package in packages} for name, packages in found.items()}
     beyond = {package: size for package, size in rows["node"].items() if package not in rows["torch"]}
     largest = sorted(beyond.items(), key=lambda item: -item[1])[:8]
     return {

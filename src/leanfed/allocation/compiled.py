@@ -1,17 +1,25 @@
-"""One way to compile the hot loops: cached on disk, keyed by the text of every file that holds compiled code."""
+"""One way to compile the hot loops: cached on disk, keyed by the text of every file that holds compiled code.
+
+A small node reads the settings of this room and never plans: it does without numba (release/node.txt).
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
-import numba
 import numpy as np
 
+from leanfed.errors import InputError
+
+numba: Any = import_module("numba") if find_spec("numba") else None
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _HERE = Path(__file__).parent
@@ -46,8 +54,20 @@ _FOLDER = str(_HERE / "__pycache__" / f"numba-{_fingerprint()}")
 
 def compiled(function: Function) -> Function:
     """Compile at the first call, or load what an earlier process compiled; 1/0 is inf as in NumPy, no lock is held."""
+    if numba is None:
+        return _refusing(function)
     with _cache_folder(_FOLDER):
         return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def _refusing(function: Function) -> Function:
+    """In place of a compiled function where there is no compiler."""
+
+    @wraps(function)
+    def refuse(*given: object) -> NoReturn:
+        raise InputError("Plans are computed by compiled code, but numba is not installed. Run: pip install numba")
+
+    return cast(Function, refuse)
 
 
 class _Loop:
@@ -76,7 +96,7 @@ class _Loop:
 
 def over_arrays(function: Function) -> Function:
     """Compile a loop over arrays, when there is enough for it to do."""
-    return cast(Function, _Loop(function))
+    return _refusing(function) if numba is None else cast(Function, _Loop(function))
 
 
 def interpreted(dispatcher: Any) -> Any:

@@ -7,22 +7,29 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 import typer.main
 import yaml
 from tests.unit.deployment.fleets import settings_of
 
 from leanfed.cli.deploy import deploy
+from leanfed.compression.selection import LARGE, largest
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = ROOT / "examples" / "compose"
-WITHOUT = ("clarabel", "cvxpy", "matplotlib", "mlxtend", "pandas", "plotly", "polars", "ray", "sklearn")
+COMPILER = ("llvmlite", "numba")
+WITHOUT = (
+    *("clarabel", "cvxpy", "matplotlib", "mlxtend", "pandas", "plotly", "polars", "ray", "scipy", "sklearn", "uv"),
+    *COMPILER,
+)
 PLAY = """
-import json, sys
+import hashlib, json, sys
 
 WITHOUT = json.loads(sys.argv[1])
 sys.modules.update(dict.fromkeys(WITHOUT))  # Python's own way to say that a module is not there
@@ -41,19 +48,59 @@ order = Order(run="a" * 32, token="b" * 32, round=0, client=1, applied=-1, appli
               k=0.1, r=0.8, share=1.0)
 answer, _ = carry_out(order, [encode(len(base), None, base.numpy())], settings, node)
 there = [name for name in (*WITHOUT, "torch._dynamo") if sys.modules.get(name)]
-print(json.dumps({"samples": hello.samples, "bytes": len(answer.frame), "there": there}))
+told = {"samples": hello.samples, "bytes": len(answer.frame), "there": there, "loss": answer.loss}
+print(json.dumps(told | {"sha256": hashlib.sha256(answer.frame).hexdigest()}))
 """
 
 
-def test_a_node_works_where_solver_plotting_ray_and_tables_are_not_installed(tmp_path: Path) -> None:
+def played(without: tuple[str, ...], store: Path) -> dict[str, Any]:
+    """What a node answers where some packages are not there."""
     settings = json.dumps(settings_of().resolved())
-    given = [json.dumps(WITHOUT), settings, str(tmp_path / "store")]
+    given = [json.dumps(without), settings, str(store)]
     done = subprocess.run([sys.executable, "-c", PLAY, *given], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def test_a_node_works_where_solver_compiler_plotting_ray_and_tables_are_not_installed(tmp_path: Path) -> None:
+    told = played(WITHOUT, tmp_path / "store")
     assert told["there"] == []
     assert told["samples"] > 0
     assert told["bytes"] > 1000
+    with_compiler = played((), tmp_path / "other")
+    assert (told["sha256"], told["loss"]) == (with_compiler["sha256"], with_compiler["loss"])  # the same bits
+
+
+@pytest.mark.parametrize("count", [1, 1000, LARGE // 2, LARGE - 1])
+def test_a_large_models_entries_are_the_same_without_the_compiler(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = np.random.default_rng(count).integers(0, 5000, LARGE)  # many are equal: the rule for ties decides
+    magnitudes = drawn.astype(np.float32)
+    compiled = largest(magnitudes, count)
+    monkeypatch.setattr("leanfed.compression.selection.find_spec", lambda name: None)
+    assert np.array_equal(largest(magnitudes, count), compiled)
+    assert len(compiled) == count
+
+
+def test_who_plans_without_the_compiler_hears_what_to_install() -> None:
+    code = """
+import sys
+sys.modules.update({"numba": None, "llvmlite": None})
+from leanfed.allocation import Problem, plan
+from leanfed.errors import InputError
+problem = Problem.from_json(
+    {"weights": [0.5, 0.5], "channel_gain": [1e-10, 1e-10], "power_w": [0.1, 0.1], "cpu_hz": [1e9, 1e9],
+     "batch_size": 32, "cycles_per_sample": 8e6, "energy_coefficient": 1e-28, "deadline_s": 0.8, "energy_budget_j": 0.3,
+     "bandwidth_hz": 1e7, "noise_w_per_hz": 4e-21, "base_size": 50692, "head_size": 11014, "value_bits": 32,
+     "theta1": 0.1, "theta2": 1.0})
+try:
+    plan(problem)
+except InputError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "numba is not installed. Run: pip install numba" in done.stdout
 
 
 def requirements(lines: list[str]) -> dict[str, str]:
@@ -67,7 +114,10 @@ def test_what_a_node_installs_is_a_part_of_what_the_package_asks_for() -> None:
     extras = project["optional-dependencies"]
     asked = requirements(project["dependencies"]) | requirements(extras["flower"])
     node = requirements((ROOT / "release" / "node.txt").read_text().splitlines())
-    assert node.items() <= asked.items()
+    flower = requirements([one for one in distribution("flwr").requires or [] if "extra ==" not in one])
+    assert set(node) - set(flower) <= set(asked)
+    assert {name: node[name] for name in set(node) & set(asked)}.items() <= asked.items()
+    assert set(flower) - set(node) == {"uv"}  # Flower itself is installed without what it asks for
     assert not set(WITHOUT) & set(node)
     assert requirements(extras["node"]) == requirements(extras["flower"])
     assert not any("simulation" in line for line in extras["node"])  # which is Ray
