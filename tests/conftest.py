@@ -20,6 +20,8 @@ settings.load_profile("leanfed")
 os.environ["LEANFED_CACHE"] = str(Path(tempfile.gettempdir()) / f"leanfed-test-cache-{os.getuid()}")
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # the discard port: no test asks the hub by mistake
 torch.set_num_threads(1)
+# No test meets a power cut, so none waits for the disk; tests/chaos/faults.c and tests/stops.py see what is flushed.
+os.fsync = lambda descriptor: None
 
 from leanfed.algorithms.base import Algorithm, Training  # noqa: E402
 from leanfed.rounds.aggregation import Aggregation, WeightedMean  # noqa: E402
@@ -85,7 +87,7 @@ def world_of(digits: Task) -> Callable[..., World]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def real_data() -> Path:
     """The root of the real data sets; tests that need it are skipped without one."""
     root = os.environ.get("LEANFED_DATA")

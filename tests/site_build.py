@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from tests.shared import common_folder
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def built_site(factory: pytest.TempPathFactory) -> Path:
     """The folder of `mkdocs build --strict`; whoever asks first builds it, a failure is told to everyone who asks."""
-    common = factory.getbasetemp()
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        common = common.parent  # of all workers
+    common = common_folder(factory)
     site, failed = common / "site", common / "site-failed.txt"
     with FileLock(common / "site.lock"):
         if failed.exists():

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 import leanfed
 from leanfed.report.page import build_report
 from leanfed.runs.settings import Settings
+from tests.shared import made_once
 
 HERE = ("file:", "data:", "blob:", "about:")  # what a static page may ask for
 CLIENTS = 8
@@ -64,7 +65,7 @@ def browser() -> Iterator[Browser]:
     if program is None:
         pytest.skip("no browser is installed; on Debian: apt-get install chromium")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         yield started
         started.close()
 
@@ -114,28 +115,37 @@ def small_settings(name: str, seed: int, **changes: Any) -> Settings:
     return Settings.from_values({**values, **changes})
 
 
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of real runs: the joint plan and FedPer on two seeds each, and Algorithm 2's plans once."""
-    folder = tmp_path_factory.mktemp("runs")
+def make_runs(folder: Path) -> None:
+    """The joint plan and FedPer on two seeds each, and Algorithm 2's plans once."""
     joint: dict[str, Any] = {
         "allocation": {"rule": "joint", "form": "fast"},
         "radio": {"computation": "operations"},  # so that somebody misses a deadline
     }
-    safe: dict[str, Any] = {"allocation": {"rule": "joint", "form": "safe", "solver": "dca"}, "rounds": 3}
+    safe: dict[str, Any] = {
+        "allocation": {"rule": "joint", "form": "safe", "solver": "dca"},
+        "rounds": 3,
+        "theory": {"samples": 32},  # for theta, which takes most of this run's time
+    }
     for seed in (0, 1):
         leanfed.run(small_settings("FLPDSP-OPT", seed, **joint), folder / f"joint-{seed}")
         leanfed.run(small_settings("FedPer", seed, algorithm={"name": "fedper"}), folder / f"fedper-{seed}")
     leanfed.run(small_settings("FLPDSP safe", 0, **safe), folder / "safe-0")
-    return folder
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of real runs, which tests only read."""
+    return made_once(tmp_path_factory, "browser-runs", make_runs)
 
 
 @pytest.fixture(scope="session")
 def static_page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The static page of those runs."""
-    page = tmp_path_factory.mktemp("page") / "report.html"
-    build_report([runs], page, targets=(0.3, 0.9))
-    return page
+
+    def make(folder: Path) -> None:
+        build_report([runs], folder / "report.html", targets=(0.3, 0.9))
+
+    return made_once(tmp_path_factory, "browser-page", make) / "report.html"
 
 
 @pytest.fixture(scope="session")

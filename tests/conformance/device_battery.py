@@ -44,6 +44,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "flpdsp, common": {"name": "flpdsp", "k": 0.1, "sparsify": {"select": "common"}},
     "flpdsp, random": {"name": "flpdsp", "k": 0.1, "sparsify": {"select": "random"}, "prune": {"score": "random"}},
 }
+# Methods that keep or send something of their own.
+SENDING = ("fedmask", "scaffold", "apfl", "spafl", "flpdsp, error feedback", "flpdsp, common")
 
 
 def world_on(world_of, values: dict[str, Any], device: torch.device | None = None, **training: Any) -> World:
@@ -91,7 +93,8 @@ def test_coded_values_have_the_same_bits_on_a_device(values: str, world_of) -> N
     assert there == here
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+# By default one of every kind of state: none of its own, personal models, masks, memories here and there, choices.
+@pytest.mark.parametrize("variant", by_default(VARIANTS, "fedavg", *SENDING, "flpdsp, random"))
 def test_a_method_has_the_same_bits_on_a_device(variant: str, world_of) -> None:
     values = VARIANTS[variant]
     there = play(choose_engine(world_on(world_of, values, pretend_device.device()), "streamed", threads=1))
@@ -114,9 +117,7 @@ def build_partition() -> Any:
 
 
 # Engines wait, but for what a method reads of its answer: by default those that keep or send something of their own.
-@pytest.mark.parametrize(
-    "variant", by_default(VARIANTS, "fedmask", "scaffold", "apfl", "spafl", "flpdsp, error feedback", "flpdsp, common")
-)
+@pytest.mark.parametrize("variant", by_default(VARIANTS, *SENDING))
 def test_a_client_waits_once(variant: str, world_of) -> None:
     """For its loss; then a round waits for what the last client keeps and for the sum.
 

@@ -15,6 +15,7 @@ from leanfed.rounds.costs import Accountant, RadioSettings, RoundBill
 from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.loop import start
 from leanfed.rounds.planning import Planner
+from leanfed.rounds.probing import TheorySettings
 from leanfed.rounds.world import World
 from leanfed.simulation.choose import choose_engine
 from leanfed.wireless.fleet import FleetSettings
@@ -42,7 +43,8 @@ PAYLOADS = ("exact", "paper")
 
 
 def made(world: World, radio: RadioSettings, settings: AllocationSettings) -> Planner:
-    return Planner(settings, Accountant(radio, world), rounds=30)
+    few = TheorySettings(samples=32)  # for theta, which takes longer than all plans
+    return Planner(settings, Accountant(radio, world), rounds=30, theory=few)
 
 
 def charge(planner: Planner, number: int) -> tuple[Any, RoundBill]:

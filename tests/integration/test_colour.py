@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 import leanfed as package
@@ -17,7 +19,7 @@ from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.resnet import ResNet18
 from leanfed.tasks.task import TaskSettings, build_task
 from tests.methods import FEWEST
-from tests.thinned import in_turn
+from tests.thinned import by_default, in_turn
 
 CONFIGS = Path(package.__file__).parent / "reproduction/configs"
 SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.toml") if "cifar10" in path.stem or "svhn" in path.stem)
@@ -60,7 +62,10 @@ def settings_of(name: str, **values: object) -> Settings:
     )
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+# Every method is met on a small model by the conformance battery; here by default one of every kind of state.
+@pytest.mark.parametrize(
+    "name", by_default(ALGORITHMS, "flpdsp", "local", "fedbn", "fedmask", "scaffold", "apfl", "spafl")
+)
 def test_every_method_runs_and_is_charged(name: str) -> None:
     run = package.run(settings_of(name))
     assert ((run.clients["communication_s"] > 0) == (run.clients["entries"] > 0)).all()
@@ -74,7 +79,7 @@ def test_every_method_runs_and_is_charged(name: str) -> None:
 def test_a_planned_run_learns_pictures_of_two_classes_each() -> None:
     limits = {"rule": "joint", "deadline_s": 5.0, "energy_budget_j": 5.0, "k_max": 0.5}
     run = package.run(
-        settings_of("flpdsp", allocation=limits, rounds=12, training={"batch_size": 16, "local_steps": 4}, radio={})
+        settings_of("flpdsp", allocation=limits, rounds=6, training={"batch_size": 16, "local_steps": 4}, radio={})
     )
     assert run.accuracy >= run.summary["majority_guess"] + 0.1
     assert (run.clients["k"] <= 0.5).all()
@@ -94,22 +99,45 @@ def test_shipped_settings_are_whole(name: str) -> None:
         assert settings.task.model == "resnet18"
 
 
+@pytest.fixture(scope="module")
+def some(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of data sets with every twentieth real picture: to decode all of them takes half a minute."""
+    root = tmp_path_factory.mktemp("some")
+    for dataset, split in itertools.product(("cifar10", "svhn"), ("train", "test")):
+        name = DATASETS[dataset].source.path(split)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        pl.read_parquet(real_data / name).gather_every(20).write_parquet(root / name)
+    return root
+
+
 @pytest.mark.parametrize(("dataset", "kind"), in_turn(("cifar10", "svhn"), PARTITIONS))
-def test_real_pictures_are_dealt_and_normalised(dataset: str, kind: str, real_data: Path) -> None:
+def test_real_pictures_are_dealt_and_normalised(dataset: str, kind: str, some: Path) -> None:
+    check_pictures(dataset, kind, some, step=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PARTITIONS)
+@pytest.mark.parametrize("dataset", ["cifar10", "svhn"])
+def test_all_real_pictures_are_dealt_and_normalised(dataset: str, kind: str, real_data: Path) -> None:
+    check_pictures(dataset, kind, real_data, step=40)
+
+
+def check_pictures(dataset: str, kind: str, root: Path, step: int) -> None:
     values = {"dataset": dataset, "model": "narrow", "partition": {"kind": kind, "clients": 20, **PARTITIONS[kind]}}
-    task = build_task(TaskSettings.model_validate(values), 0, real_data)
+    task = build_task(TaskSettings.model_validate(values), 0, root)
     assert sum(task.partition.sizes) == len(task.train.labels)
-    inputs = task.train.batch(np.arange(0, len(task.train.labels), 40)).inputs
+    inputs = task.train.batch(np.arange(0, len(task.train.labels), step)).inputs
     assert abs(float(inputs.mean())) < 0.1
     assert float(inputs.std()) == pytest.approx(1.0, abs=0.1)
 
 
-def test_the_paper_sized_plan_fits_the_limits(real_data: Path) -> None:
-    """FLPDSP-OPT's first round at full size: planned, not trained."""
+@pytest.mark.parametrize("pictures", ["some", pytest.param("real_data", marks=pytest.mark.slow)])
+def test_the_paper_sized_plan_fits_the_limits(pictures: str, request: pytest.FixtureRequest) -> None:
+    """FLPDSP-OPT's first round with the paper's model and fleet: planned, not trained."""
     from leanfed.runs.prepare import prepare
 
     settings = Settings.from_toml(CONFIGS / "joint_cifar10.toml")
-    plan = prepare(settings, real_data).planner.plan(0).plan
+    plan = prepare(settings, request.getfixturevalue(pictures)).planner.plan(0).plan
     assert 1 <= len(plan.participants) <= 10
     assert plan.share is not None
     assert plan.share.sum() <= 1 + 1e-9

@@ -22,6 +22,7 @@ def joint(settings_file: Path, *more: str, **allocation: Any) -> Settings:
         "allocation.rule=joint",
         'radio.fleet.hold=["place", "cpu", "power"]',
         "participation.fraction=1.0",
+        "theory.samples=32",  # theta of all samples would be most of a run's time
     ]
     return Settings.from_toml(
         settings_file, [*changes, *(f"allocation.{key}={val}" for key, val in allocation.items())]

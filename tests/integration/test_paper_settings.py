@@ -10,7 +10,7 @@ import pytest
 import leanfed as package
 from leanfed.runs.settings import Settings
 
-JOINT = ("allocation.rule=joint", "allocation.form=plain", "training.momentum=0.0")
+JOINT = ("allocation.rule=joint", "allocation.form=plain", "training.momentum=0.0", "theory.samples=32")
 CASES: dict[str, tuple[str, ...]] = {
     "importance pruning": ("algorithm.prune.score=importance",),
     "random pruning": ("algorithm.prune.score=random",),

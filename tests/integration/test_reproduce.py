@@ -101,6 +101,7 @@ def test_a_quick_entry_from_the_command_line_to_the_last_file(leanfed: Leanfed, 
     assert not (tmp_path / "RESULTS.md").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_finished_runs_are_not_run_again(leanfed: Leanfed, tiny: str, tmp_path: Path) -> None:
     first = leanfed("reproduce", tiny, "--quick", "--processes", "1", "--json")
     (tmp_path / "runs" / "reproduce").rename(tmp_path / "elsewhere")
@@ -113,6 +114,7 @@ def test_finished_runs_are_not_run_again(leanfed: Leanfed, tiny: str, tmp_path: 
     assert nothing["entries"][0]["claims"][0]["verdict"] == "not judged"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_are_added_on_a_machine_without_the_first_ones(tiny: str, tmp_path: Path) -> None:
     first = reproduce(Request([tiny], tmp_path / "here", tmp_path / "out", 1, processes=1))[0]
     known = Request([tiny], tmp_path / "there", tmp_path / "out", 2, train=False)
@@ -146,6 +148,7 @@ def test_results_are_judged_again_without_runs(leanfed: Leanfed, tiny: str, tmp_
 
 
 @pytest.mark.waits
+@pytest.mark.usefixtures("undrawn")
 def test_a_reproduction_that_is_killed_goes_on(tiny: str, tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; import tests.integration.test_reproduce as t;"
@@ -178,6 +181,7 @@ def test_a_reproduction_that_is_killed_goes_on(tiny: str, tmp_path: Path) -> Non
     assert results["numbers"] == whole["numbers"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_are_carried_out_in_several_processes(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(plant(tmp_path))
     told: list[int] = []
@@ -188,6 +192,7 @@ def test_runs_are_carried_out_in_several_processes(tiny: str, tmp_path: Path, mo
     assert executed(tmp_path) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_that_cannot_be_carried_out_is_told(leanfed: Leanfed, tmp_path: Path) -> None:
     def jobs(scale: Scale) -> list[Job]:
         good = tiny_jobs(Scale((0,), quick=True))[0]
@@ -204,6 +209,7 @@ def test_a_run_that_cannot_be_carried_out_is_told(leanfed: Leanfed, tmp_path: Pa
     assert json.loads((tmp_path / "results/quick/broken/results.json").read_text())["runs_missing"] == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_entries_without_training_are_whole(leanfed: Leanfed, tmp_path: Path) -> None:
     ended = leanfed("reproduce", "bandwidth", "parameters", "--quick", "--json")
     entries = {entry["name"]: entry for entry in json.loads(ended.stdout)["entries"]}

@@ -23,6 +23,7 @@ from leanfed.rounds import checkpoint, costs
 from leanfed.rounds.loop import RoundRecord
 from leanfed.runs import build
 from leanfed.runs.settings import Settings
+from tests.integration.conftest import SETTINGS
 from tests.stops import Stop, killed_at_flush, stop_after
 
 DEAD = {(0, 3), *((2, device) for device in range(6))}  # (round, device) without a link
@@ -33,9 +34,18 @@ def settings(settings_file: Path) -> Settings:
     return Settings.from_toml(settings_file)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> package.Run:
+    """The unbroken run of these settings."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    (folder / "small.toml").write_text(SETTINGS)
+    return package.run(Settings.from_toml(folder / "small.toml"), folder / "whole")
+
+
 @pytest.mark.parametrize("stops", [[1], [3], [2, 4, 5], [6]])
-def test_a_resumed_run_equals_an_unbroken_one(settings: Settings, tmp_path: Path, stops: list[int]) -> None:
-    whole = package.run(settings, tmp_path / "whole")
+def test_a_resumed_run_equals_an_unbroken_one(
+    settings: Settings, whole: package.Run, tmp_path: Path, stops: list[int]
+) -> None:
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "broken", listen=stop_after(stops[0]))
     for rounds in stops[1:]:
@@ -79,23 +89,23 @@ def test_measuring_the_theory_leaves_the_training_alone(settings: Settings, tmp_
 
 
 @pytest.mark.parametrize("every", [2, 4, 100])
-def test_the_checkpoint_interval_does_not_change_the_result(settings: Settings, tmp_path: Path, every: int) -> None:
-    often = package.run(settings, tmp_path / "often")
+def test_the_checkpoint_interval_does_not_change_the_result(
+    settings: Settings, whole: package.Run, tmp_path: Path, every: int
+) -> None:
     seldom = settings.model_copy(update={"run": settings.run.model_copy(update={"checkpoint_every": every})})
     with pytest.raises(Stop):
         package.run(seldom, tmp_path / "seldom", listen=stop_after(5))
-    assert package.resume(tmp_path / "seldom").summary["sha256"] == often.summary["sha256"]
+    assert package.resume(tmp_path / "seldom").summary["sha256"] == whole.summary["sha256"]
 
 
 def test_merging_many_files_does_not_change_the_result(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, whole: package.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = package.run(settings, tmp_path / "plain")
     monkeypatch.setattr(checkpoint, "MOST_PARTS", 2)
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "merged", listen=stop_after(5))
     assert len(json.loads((tmp_path / "merged/checkpoint/manifest.json").read_text())["rows"]) <= 2
-    assert package.resume(tmp_path / "merged").summary["sha256"] == plain.summary["sha256"]
+    assert package.resume(tmp_path / "merged").summary["sha256"] == whole.summary["sha256"]
 
 
 def test_only_changed_clients_are_written(settings: Settings, tmp_path: Path) -> None:
@@ -105,10 +115,10 @@ def test_only_changed_clients_are_written(settings: Settings, tmp_path: Path) ->
     assert sorted(manifest["clients"].values()) == [[0], [1], [2]]
 
 
-def test_a_run_in_memory_has_the_same_rows(settings: Settings, tmp_path: Path) -> None:
-    kept, floating = package.run(settings, tmp_path / "kept"), package.run(settings)
-    assert kept.rounds.equals(floating.rounds)
-    assert kept.clients.equals(floating.clients)
+def test_a_run_in_memory_has_the_same_rows(settings: Settings, whole: package.Run) -> None:
+    floating = package.run(settings)
+    assert whole.rounds.equals(floating.rounds)
+    assert whole.clients.equals(floating.clients)
     assert floating.folder is None
 
 
@@ -220,8 +230,9 @@ def flip_a_bit(file: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state-000003.safetensors", "rows-000003.safetensors", "manifest.json"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(settings: Settings, tmp_path: Path, name: str) -> None:
-    whole = package.run(settings, tmp_path / "whole")
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    settings: Settings, whole: package.Run, tmp_path: Path, name: str
+) -> None:
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "run", listen=stop_after(3))
     flip_a_bit(tmp_path / "run/checkpoint" / name)
@@ -257,8 +268,7 @@ def test_a_run_without_its_manifest_is_not_silently_begun_again(
         package.resume(tmp_path / "run")
 
 
-def test_a_checkpoint_of_the_format_before_is_taken_up(settings: Settings, tmp_path: Path) -> None:
-    whole = package.run(settings, tmp_path / "whole")
+def test_a_checkpoint_of_the_format_before_is_taken_up(settings: Settings, whole: package.Run, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "run", listen=stop_after(3))
     (tmp_path / "run/checkpoint/manifest-before.json").unlink()

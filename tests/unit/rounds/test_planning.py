@@ -21,15 +21,18 @@ from leanfed.rounds.engine import RoundOutcome, empty_outcome
 from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.loop import measured_signals, round_row
 from leanfed.rounds.planning import Planner
+from leanfed.rounds.probing import TheorySettings
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
 from leanfed.wireless.fleet import FleetSettings
 
 WorldOf = Callable[..., World]
+FEW = TheorySettings(samples=32)  # for theta, which takes longer than all plans
 
 
 def planner(world: World, radio: RadioSettings | None = None, rounds: int = 1000, **allocation: object) -> Planner:
-    return Planner(AllocationSettings.model_validate(allocation), Accountant(radio or RadioSettings(), world), rounds)
+    settings, accountant = AllocationSettings.model_validate(allocation), Accountant(radio or RadioSettings(), world)
+    return Planner(settings, accountant, rounds, FEW)
 
 
 def test_the_default_is_the_methods_own_rates_on_even_shares(world_of: WorldOf) -> None:

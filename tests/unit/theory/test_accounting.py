@@ -94,4 +94,4 @@ def test_a_budget_of_losses_is_met_from_below_with_few_evaluations(monkeypatch: 
     monkeypatch.setattr("leanfed.theory.accounting.pld_epsilon", counted)
     noise = noise_for("pld", 1.0, 4.0, 20, 1e-3)
     assert 0.998 * 4.0 <= pld_epsilon(1.0, noise, 20, 1e-3) <= 4.0
-    assert len(spent) <= 14
+    assert len(spent) <= 8
