@@ -246,7 +246,7 @@ def planned_work(world: World, radio: RadioSettings, head_steps: int | None = No
     methods with one pass of the whole model.
     """
     split, more = world.split, _stepping(world.algorithm, head_steps).work(1.0).head_passes
-    if radio.computation == "weights" or not split.private_size:
+    if radio.computation == "weights" or not (split.private_size and split.shared_size):
         return 1.0, 1.0 + more
     work = step_work(world, radio)
     cycles = work.base / (split.shared_size / split.size)

@@ -125,6 +125,13 @@ def test_the_planner_expects_what_is_charged(computation: str, world_of: WorldOf
         assert (cycles, head_work) == (1.0, 20.0)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "local"])
+def test_a_model_of_one_part_is_planned_alike_in_either_currency(name: str, world_of: WorldOf) -> None:
+    world = world_of(ALGORITHMS[name]())
+    by_weights, by_operations = (planned_work(world, RadioSettings(computation=c)) for c in ("weights", "operations"))
+    assert by_operations == by_weights == (1.0, 1.0)
+
+
 def test_the_old_key_is_refused_by_the_name_of_the_new_one() -> None:
     with pytest.raises(SettingsError, match="computation = 'weights' or 'operations'"):
         Settings.from_values({"radio": {"head_step": "weights"}}, "here")
