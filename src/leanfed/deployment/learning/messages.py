@@ -119,9 +119,12 @@ class Echo(WireRecord):
 
 
 class Declined(WireRecord):
-    """A node's reply to a `HelloRequest` whose run it cannot take part in, in words."""
+    """A node's reply to a `HelloRequest` whose run it cannot take part in, or to a masked sum that it does not go on
+    with, in words."""
 
     why: str
+    spent: bool | None = None
+    """Of a masked sum: whether the node has unmasked one of this round and base before."""
 
 
 class Order(WireRecord):
@@ -168,7 +171,9 @@ class Answer(WireRecord):
     store: Literal["kept", "fresh", "ahead"]
     """fresh: the store had no state of this run; ahead: it was further than the server, and stayed there."""
     frame: bytes = b""
-    """The coded update; empty where nothing was trained."""
+    """The coded or masked update; empty where nothing was trained."""
+    masked: str | None = None
+    """Of a masked update: what its masks are bound to."""
     loss: float | None = None
     signals: list[Annotated[float, Field(ge=UNKNOWN, le=1)]] | None = None
     """What the planner measures progress by, where the run asks for it (`algorithms.contract.SIGNALS`)."""
@@ -192,6 +197,11 @@ def pack(*, device: Device | None = None, base: ArrayRecord | None = None, **par
     if base is not None:
         records[BASE] = base
     return RecordDict(records)
+
+
+def pack_one(name: str, record: WireRecord) -> RecordDict:
+    """A message of a single record."""
+    return RecordDict({name: ConfigRecord(record.model_dump(exclude_none=True))})
 
 
 def unpack(content: RecordDict, name: str, kind: type[T]) -> T:
