@@ -30,6 +30,10 @@ from tests.integration.strangers import (
 from tests.unit.deployment.fleets import settings_of, write_digits
 
 NODES, ROUNDS = 2, 2
+MASKED = """
+[radio]
+masked_sum = true
+"""
 
 
 @pytest.mark.fleet
@@ -72,6 +76,26 @@ def call_with_a_key_of_another_fleet(fleet: LocalFleet) -> None:
     key = ("--auth-supernode-private-key", str(other.bundle("edge-0") / "node.key"))
     call_the_door(f"127.0.0.1:{mine.port}", fleet.folder / "stranger", *trust, *key)
     assert [row for row in audit(fleet, "refused") if "unknown key" in row["why"]]
+
+
+@pytest.mark.slow
+def test_a_fleet_of_processes_sums_under_masks_with_signed_keys(tmp_path: Path) -> None:
+    """Its losses are the simulator's but for the grid; every node has checked its neighbours' keys by its authority."""
+    out = tmp_path / "run"
+    with local_fleet(tmp_path, 3) as fleet:
+        settings = fleet.settings(ROUNDS)
+        text = settings.read_text().replace("sparsify.error_feedback = true", 'sparsify.select = "common"')
+        settings.write_text(text.replace("classes_per_client = 3", "classes_per_client = 4") + MASKED)
+        fleet.run(settings, out, "deadline-s=240", "join-s=280")
+        wait_for((out / "summary.json").is_file, "the end of the run", 900)
+        heard = audit(fleet, "unmasked")
+        assert audit(fleet, "given_up") == audit(fleet, "declined") == []
+    assert [(row["round"], row["uploaded"]) for row in heard] == [(number, 3) for number in range(ROUNDS)]
+    assert all(row["bytes_down"] > 3 * 2 * (49 + 49 + 32) + 3 * 2 * 300 for row in heard)  # keys, and cards with names
+    here = pl.read_parquet(out / "rounds.parquet")
+    there = leanfed.run(Settings.from_toml(settings)).rounds
+    assert here["train_loss"].to_list() == pytest.approx(there["train_loss"].to_list(), abs=1e-6)
+    assert here["participants"].to_list() == [3] * ROUNDS
 
 
 @pytest.mark.slow

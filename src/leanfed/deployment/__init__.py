@@ -1,8 +1,9 @@
 """The real world: the same algorithm on Flower. The only room that imports flwr (extra `leanfed[flower]`).
 
-`learning/` is what server and nodes do in a round, `operations/` how a fleet is set up and kept running, `door/` the
-one port that nodes reach. Flower runs two apps, `learning.server_app:app` and `learning.client_app:app`;
-`write_app(folder)` in `operations.flower_app` writes the folder that `flwr run` ships: names and defaults, no code.
+`learning/` is what server and nodes do in a round, `masking/` how sums hide updates, `operations/` how a fleet is set
+up and kept running, `door/` the one port that nodes reach. Flower runs two apps, `learning.server_app:app` and
+`learning.client_app:app`; `write_app(folder)` in `operations.flower_app` writes the folder that `flwr run` ships: names
+and defaults, no code.
 
 Run-config keys (`flwr run --run-config FILE.toml`; defaults and meaning in `learning.config.RunConfig`):
 
@@ -23,6 +24,7 @@ Run-config keys (`flwr run --run-config FILE.toml`; defaults and meaning in `lea
     offences        refused updates after which a node is set aside
     poll-s          seconds between two polls for replies
     fleet           measured: plan from what devices report; profile: from the settings' own fleet (or fleet file)
+    mask-range      with radio.masked_sum: nodes cut the values of their weighted updates to it
     store, data-dir for the virtual nodes of Flower's simulation engine, which have no node-config
 
 Node-config keys (`flower-supernode --node-config "client-id=3 store='/var/lib/leanfed' data-dir='/data'"`):
@@ -30,5 +32,6 @@ Node-config keys (`flower-supernode --node-config "client-id=3 store='/var/lib/l
     client-id       which client of the settings this node is: 0, 1, ...
     store           the node's own folder (0700): head, memories and round of every run
     data-dir        where its data sets are; empty: LEANFED_DATA
+    identity        the folder with node.key and ca.crt, by which keys of masked sums are signed and checked
     data            dealt (default): its share of the whole data set, as in a simulation; own: all that data-dir holds
 """

@@ -64,9 +64,10 @@ class RadioSettings(Section):
     values_down: Literal["float32", "float16", "bfloat16", "log8", "log4", "sign"] = "log8"
     """What the values of a difference travel as."""
     masked_sum: bool = False
-    """Charge for sums of masked uploads (secure aggregation), of which the server sees the total alone: longer values,
-    keys, shares and the computation of masks. Values are charged as whole numbers of their bits; what is learned does
-    not change. Needs uploads whose entries are the same for all: dense ones, or sparsify.select = "common"."""
+    """Sums of masked uploads (secure aggregation), of which the server sees the total alone. A fleet's nodes mask; a
+    simulation charges for longer values, keys, shares and the computation of masks, and learns what it learns without.
+    Values count as whole numbers of their bits. Needs uploads whose entries are the same for all: dense ones, or
+    sparsify.select = "common"."""
     mask_neighbours: int | None = Field(default=None, ge=1, le=1_000_000)
     """With masked_sum: how many others a client shares masks with (SecAgg+); None: all of the round (SecAgg)."""
     wire: bool = False

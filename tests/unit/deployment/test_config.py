@@ -53,9 +53,6 @@ def test_settings_that_a_fleet_cannot_carry_out_are_refused() -> None:
         read_settings("rounds = 3")
     with pytest.raises(SettingsError, match="32- or 16-bit"):
         read_settings(json.dumps(settings_of(radio={"value_bits": 64}).resolved()))
-    method = {"name": "flpdsp", "sparsify": {"select": "common"}}
-    with pytest.raises(SettingsError, match="nodes send their updates unmasked"):
-        read_settings(json.dumps(settings_of(radio={"masked_sum": True}, algorithm=method).resolved()))
 
 
 def test_without_flower_the_error_names_the_extra() -> None:

@@ -88,6 +88,15 @@ def test_what_the_kills_cost_is_that_of_the_file() -> None:
     assert "Nine rounds, 34 updates applied and one lost with its node" in ROUNDS
 
 
+def test_what_a_masked_sum_takes_is_that_of_the_file() -> None:
+    rows = json.loads((ROOT / "results/fleet/masked.json").read_text())["rows"]
+    sizes = ("clients", "neighbours", "values", "up_bytes", "formula_up_bytes", "down_bytes", "formula_down_bytes")
+    for row in rows:
+        shown = [f"{row[name]:,}" for name in sizes] + [f"{row['client_cpu_s']:.2f}", f"{row['server_cpu_s']:.1f}"]
+        assert "| " + " | ".join(shown) + " |" in GUIDE
+        assert row["formula_up_bytes"] < row["up_bytes"] < 1.35 * row["formula_up_bytes"]
+
+
 def _names(text: str) -> list[str]:
     """What stands between backticks in the first cell of a row, or anywhere in a text."""
     cell = text.split("|")[1] if text.startswith("|") else text

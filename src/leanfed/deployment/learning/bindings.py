@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leanfed.deployment.learning.messages import Hello, MessageError
+from leanfed.deployment.masking.identity import Card
 from leanfed.files import read_json
 
 
@@ -29,3 +30,10 @@ class Bindings:
             most = known.get("samples") or most
         if hello.samples > most:
             raise MessageError("too-many-samples", f"it says {hello.samples} samples, and {most} are the most agreed")
+
+    def card(self, node: int) -> Card:
+        """What the authority has signed of a node; empty where nobody is bound, or its line was never signed."""
+        known = read_json(self.path).get(str(node)) if self.path is not None else None
+        if known is None:
+            return Card()
+        return Card(known["name"], known["public_key"], known.get("card") or "")

@@ -5,16 +5,28 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from leanfed.algorithms.uploads import Upload
 from leanfed.compression.frame import OVERHEAD_BYTES, FrameError, bitmap_bytes
+from leanfed.compression.ring import packed_bytes, unpacked
 from leanfed.compression.values import VALUE_TYPES, NotFiniteError
 from leanfed.deployment.learning.messages import Answer, Device, MessageError, Order
+from leanfed.deployment.masking.records import MaskOrder
 from leanfed.records import Ints
 from leanfed.rounds.wire import from_frame
 
 CLAIM_SLACK_S = 60.0  # clocks of processes and of the server are not the same
+
+
+@dataclass(frozen=True)
+class Masked:
+    """How an update is hidden."""
+
+    order: MaskOrder  # that goes with the order
+    bits: int  # of a masked value
+    transcript: str  # what the masks are bound to
 
 
 @dataclass(frozen=True)
@@ -31,10 +43,13 @@ class Expected:
     signals: int = 0  # numbers that are reported beside an update
     shown: bool = True  # whether a loss is; else the run withholds metrics
     known: Ints | None = None  # positions that all clients send, which do not travel
+    masked: Masked | None = None  # None: the update travels as it is
 
     @property
     def most_bytes(self) -> int:
         """Upper bound of a valid frame: header, one bit per entry, every value or its bit."""
+        if self.masked is not None:
+            return packed_bytes(self.entries, self.masked.bits)
         values = bitmap_bytes(self.entries) if self.mask else VALUE_TYPES[self.values].section_bytes(self.entries)
         return OVERHEAD_BYTES + bitmap_bytes(self.size) + values
 
@@ -74,6 +89,8 @@ def read_update(answer: Answer, expected: Expected) -> Upload:
         raise MessageError("malformed", f"it reports {len(answer.signals or ())} numbers, not {expected.signals}")
     if len(answer.frame) > expected.most_bytes:
         raise MessageError("oversized", f"{len(answer.frame)} bytes, where {expected.most_bytes} are the most")
+    if expected.masked is not None:
+        return _read_masked(answer, expected, expected.masked)
     try:
         upload = from_frame(answer.frame, max_size=expected.size, mask=expected.mask, known=expected.known)
     except NotFiniteError as error:
@@ -87,6 +104,18 @@ def read_update(answer: Answer, expected: Expected) -> Upload:
     if digest(answer.frame) == expected.last_frame and not expected.mask and bool(torch.any(upload.values)):
         raise MessageError("replayed", "it is the client's last update, byte for byte")
     return upload
+
+
+def _read_masked(answer: Answer, expected: Expected, masked: Masked) -> Upload:
+    """A masked update: whole numbers, of which nothing can be told but how many they are."""
+    if answer.masked != masked.transcript:
+        raise MessageError("malformed", "its masks are bound to another base, or to another sum")
+    try:
+        numbers = unpacked(answer.frame, expected.entries, masked.bits)
+    except FrameError as error:
+        raise MessageError("wrong-size", str(error)) from error
+    places = None if expected.known is None else torch.from_numpy(expected.known.astype(np.int64))
+    return Upload(expected.size, torch.from_numpy(numbers.astype(np.int64)), places, common=places is not None)
 
 
 def digest(frame: bytes) -> str:

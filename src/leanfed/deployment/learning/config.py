@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
+from leanfed.deployment.masking.refusals import check_masks
 from leanfed.errors import SettingsError, nearest
 from leanfed.files import parse_json
 from leanfed.records import Section
@@ -74,6 +75,9 @@ class RunConfig(Section):
     """A device that was not heard of for more than this many rounds is probed; 0: never."""
     fleet: Literal["measured", "profile"] = "measured"
     """What plans are made from: the devices' reports, or the fleet of the settings."""
+    mask_range: float = Field(default=16.0, gt=0, le=1e6)
+    """With radio.masked_sum: nodes cut the values of their weighted updates to it. They are summed as whole numbers of
+    steps of 2 mask_range / 2^F, F the bits of a value; another range than a power of two is the next one."""
     store: str = ""
     """Where virtual nodes keep their stores."""
     data_dir: str = ""
@@ -101,6 +105,9 @@ class NodeConfig(Section):
     """Where its data sets are."""
     data: Literal["dealt", "own"] = "dealt"
     """Its share of the whole data set, or all that data_dir holds."""
+    identity: str = ""
+    """The folder with the node's key and its authority's certificate; empty: it signs nothing in masked sums, and
+    takes others' keys as the server brings them."""
 
     @property
     def data_root(self) -> Path | None:
@@ -167,11 +174,7 @@ def read_settings(text: str) -> Settings:
         raise SettingsError("task.split_schedule is for simulations: a fleet keeps its cut. Leave it out.")
     if settings.width.shares:
         raise SettingsError("[width] is for simulations: a fleet's nodes all train the whole model. Leave it out.")
-    if settings.radio.masked_sum:
-        raise SettingsError(
-            "radio.masked_sum is a cost of simulations: a fleet's nodes send their updates unmasked, over TLS, to the "
-            "server they trust. Set it to false."
-        )
+    check_masks(settings)
     if settings.radio.value_bits == 64 and settings.radio.values is None:
         raise SettingsError("radio.value_bits = 64, but updates travel with 32- or 16-bit values. Set one of those.")
     return settings

@@ -66,6 +66,7 @@ class Letter:
     expected: Expected | None = None
     probe: tuple[int, Probe] | None = None  # client and what it was sent
     base_bytes: int = 0  # of the base or differences that go along
+    asks: tuple[int, str] | None = None  # client, and which question of a masked sum this is
 
 
 @dataclass(frozen=True)
@@ -174,17 +175,24 @@ class Inbox:
     tested: dict[int, tuple[float, float]] = field(default_factory=dict)  # client -> (accuracy, loss)
     counts: Counter[str] = field(default_factory=Counter)  # of this round
     totals: Counter[str] = field(default_factory=Counter)  # of the run
+    asked: dict[tuple[int, str], Delivery | None] = field(default_factory=dict)  # questions, and what came back
+    spent: set[int] = field(default_factory=set)  # clients that have unmasked a sum of this round before
 
     def open_round(self, number: int) -> None:
         """Forget the last round's updates; what is still under way is late from now on."""
         self.round = number
         self.waiting, self.accepted, self.behind, self.counts = {}, {}, [], Counter()
+        self.asked, self.spent = {}, set()
 
     def take(self, delivery: Delivery, online: set[int]) -> None:
         """Sort one delivery."""
         expected, node = delivery.sent.letter.expected, delivery.sent.letter.node
         if delivery.sent.letter.probe is not None:
             self._take_echo(delivery, *delivery.sent.letter.probe)
+            return
+        if (asks := delivery.sent.letter.asks) is not None:
+            if asks in self.asked:
+                self.asked[asks] = delivery
             return
         if expected is None:
             self._take_hello(delivery, node, online)
@@ -202,6 +210,8 @@ class Inbox:
             try:
                 if BEHIND in delivery.message.content:
                     self._take_behind(delivery.message, expected, member, **facts)
+                elif DECLINED in delivery.message.content:
+                    self.take_declined(delivery.message.content, member)
                 else:
                     self._accept(delivery, delivery.message, member)
             except MessageError as error:
@@ -217,6 +227,13 @@ class Inbox:
         member.view = ""
         self.behind.append(expected)
         self._count("behind", **facts, why=said.why)
+
+    def take_declined(self, content: RecordDict, member: Member) -> None:
+        """Go on without a client that does not go on with a masked sum; that is its right, and no offence."""
+        said = unpack(content, DECLINED, Declined)
+        if said.spent:
+            self.spent.add(member.client)
+        self._count("declined", round=self.round, client=member.client, node=member.node, why=said.why)
 
     def _take_late(self, delivery: Delivery, member: Member, order: Order) -> None:
         """Keep a late update for the round that it meets, unless it is too old or its client has a newer order."""
@@ -299,6 +316,15 @@ class Inbox:
         size, up_s = float(len(probe.pad)), delivery.arrived_at - reply.sent_at
         member.measured.note_passage(Passage(size, float(probe.reply_bytes), link_s, up_s), self.round)
         self._count("probed", **facts, bytes=len(probe.pad), seconds=round(delivery.waited_s, 3))
+
+    def refuse(self, member: Member, error: MessageError) -> None:
+        """Count a bad message of a masked sum against its node."""
+        self._refuse(member, error, round=self.round, client=member.client, node=member.node)
+
+    def lose(self, member: Member, message: Message | None) -> None:
+        """Count a question that was not answered."""
+        facts = {"round": self.round, "client": member.client, "node": member.node}
+        self._count("lost", **facts, why=_what_went_wrong(message))
 
     def _refuse(self, member: Member, error: MessageError, **facts: object) -> None:
         """Count a bad answer against its node; too many set the node aside."""

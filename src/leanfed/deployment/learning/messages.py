@@ -121,9 +121,12 @@ class Echo(WireRecord):
 
 
 class Declined(WireRecord):
-    """A node's reply to a `HelloRequest` whose run it cannot take part in, in words."""
+    """A node's reply to a `HelloRequest` whose run it cannot take part in, or to a masked sum that it does not go on
+    with, in words."""
 
     why: str
+    spent: bool | None = None
+    """Of a masked sum: whether the node has unmasked one of this round and base before."""
 
 
 class Order(WireRecord):
@@ -170,7 +173,9 @@ class Answer(WireRecord):
     store: Literal["kept", "fresh", "ahead"]
     """fresh: the store had no state of this run; ahead: it was further than the server, and stayed there."""
     frame: bytes = b""
-    """The coded update; empty where nothing was trained."""
+    """The coded or masked update; empty where nothing was trained."""
+    masked: str | None = None
+    """Of a masked update: what its masks are bound to."""
     loss: float | None = None
     """Of the training; absent where nothing was trained or the run withholds metrics."""
     signals: list[Annotated[float, Field(ge=UNKNOWN, le=1)]] | None = None
@@ -195,6 +200,11 @@ def pack(*, device: Device | None = None, base: ArrayRecord | None = None, **par
     if base is not None:
         records[BASE] = base
     return RecordDict(records)
+
+
+def pack_one(name: str, record: WireRecord) -> RecordDict:
+    """A message of a single record."""
+    return RecordDict({name: ConfigRecord(record.model_dump(exclude_none=True))})
 
 
 def unpack(content: RecordDict, name: str, kind: type[T]) -> T:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.bindings import Bindings
@@ -20,17 +21,23 @@ from leanfed.deployment.learning.config import RunConfig
 from leanfed.deployment.learning.fleet_rows import PendingRound, outcome_of, rows_of
 from leanfed.deployment.learning.good_states import GoodStates
 from leanfed.deployment.learning.mail import Accepted, Clock, Inbox, Letter, Post
+from leanfed.deployment.learning.masked_rounds import MaskedRounds
 from leanfed.deployment.learning.members import Member, Members
-from leanfed.deployment.learning.messages import HelloRequest, pack
+from leanfed.deployment.learning.messages import HelloRequest, pack, pack_one
 from leanfed.deployment.learning.orders import make_orders
 from leanfed.deployment.learning.planning import FleetPlanner, far_world
 from leanfed.deployment.learning.probes import is_due, is_unsure, new_probe
 from leanfed.deployment.learning.progress import round_line
+from leanfed.deployment.learning.questions import GRACE_S, Questions
 from leanfed.deployment.learning.reported_fleet import DeviceReport
 from leanfed.deployment.learning.screen import USUAL_ROUNDS, Screen, capped
-from leanfed.deployment.learning.views import Views
+from leanfed.deployment.learning.views import Views, name_of
+from leanfed.deployment.masking.records import MASKS
+from leanfed.deployment.masking.refusals import check_masked_run
+from leanfed.deployment.masking.rules import Rules
+from leanfed.deployment.masking.sums import GivenUpError
 from leanfed.errors import LeanfedError, SettingsError
-from leanfed.records import RoundPlan
+from leanfed.records import Floats, RoundPlan
 from leanfed.results import RunFolder, joined
 from leanfed.rounds.aggregation import by_rule, stepped
 from leanfed.rounds.broadcast import advanced
@@ -43,8 +50,8 @@ from leanfed.runs.play import arrived
 from leanfed.runs.settings import Settings
 
 MOST_TURNS = 3  # a run that diverges more often without getting further is stopped
+Combined = tuple[Tensor, Floats | None] | None  # an update, and weights that a rule has chosen; None: nothing to apply
 LONGEST_PROBE_S = 30.0  # that the first round waits for probes
-GRACE_S = 5.0  # a message is valid for this much longer than its round
 
 
 class NoQuorumError(LeanfedError):
@@ -74,22 +81,17 @@ class FleetServer:
         self.run_name = run
         self.clock = clock or Clock()
         self.post = Post(grid, self.clock)
-        if limits := settings.run.limits():
-            raise SettingsError(
-                f"A fleet ends after its rounds or at an accuracy, not at a limit of {', '.join(limits)}. Leave out "
-                "run.stop_at_seconds, stop_at_joules and stop_at_bits."
-            )
-        if settings.evaluation.clients is not None:
-            raise SettingsError(
-                f"evaluation.clients = {settings.evaluation.clients} draws a panel in simulations; of a fleet all "
-                "nodes are tested. Leave it out."
-            )
+        _check(settings, config)
         audit = Audit(Path(config.audit) if config.audit else folder.path / "audit.jsonl")
         bound = Bindings(Path(config.bindings) if config.bindings else None, config.max_samples)
         self.inbox = Inbox(Members(), audit, config.offences, settings.task.partition.counted(), bound)
         self.inbox.use_late = config.late_rounds if config.late == "use" else 0
         self.screen = Screen(config.norm_bound, config.divergence)
         self.good = GoodStates(folder.checkpoint)
+        rules = Rules.of(settings, config)
+        questions = Questions(self.post, self.inbox, self._collect, config.deadline_s, config.poll_s)
+        self.masks = None if rules is None else MaskedRounds(run, rules, questions)  # None: updates are seen
+        self._given_up = 0  # rounds in a row
         self.planner: FleetPlanner | None = None
         self.pending: PendingRound | None = None
         self._tested: tuple[int, float] | None = None  # the newest round that was tested, and its accuracy
@@ -206,10 +208,14 @@ class FleetServer:
                 self._note_misses(planned.plan)
                 self.inbox.add_late()
                 self._screen_updates()
-                if len(self.inbox.accepted) >= self._needed(planned.plan):
+                if self._enough(planned.plan):
                     if (why := self._diverged()) is not None:
                         return self._go_back(progress, checkpoints, why)
-                    return self._apply(progress, planned, checkpoints, self.clock.steady() - began)
+                    combined = self._combined(progress)
+                    return self._apply(progress, planned, combined, checkpoints, self.clock.steady() - began)
+                if self.inbox.spent:  # a server that ended between unmasking and saving
+                    self._give_up(progress.round, f"{len(self.inbox.spent)} nodes have unmasked a sum of it before")
+                    return self._apply(progress, planned, None, checkpoints, self.clock.steady() - began)
                 self._planner().undo()
             there = len(planned.plan.participants) if planned else 0
             facts = {"round": progress.round, "attempt": attempt, "asked": there, "answered": len(self.inbox.accepted)}
@@ -219,6 +225,48 @@ class FleetServer:
             f"Round {progress.round} had no quorum ({self.config.quorum:g} of its participants) in "
             f"{self.config.attempts} attempts. Bring nodes back, then resume the run: nothing is lost."
         )
+
+    def _enough(self, plan: RoundPlan) -> bool:
+        """Whether the updates are a quorum and, where they are masked, their sum can be unmasked."""
+        accepted = self.inbox.accepted
+        if len(accepted) < self._needed(plan):
+            return False
+        if self.masks is None or (why := self.masks.why_not(accepted)) is None:
+            return True
+        self.inbox.audit.write("not_unmasked", round=plan.round, why=why, **self.masks.told(accepted))
+        return False
+
+    def _combined(self, progress: Progress) -> Combined:
+        """The update of the accepted ones; None where there is none, or their sum could not be unmasked."""
+        accepted, number, size = self.inbox.accepted, progress.round, len(progress.server.shared)
+        if not accepted:
+            return None
+        if self.masks is not None:
+            try:
+                mean = self.masks.mean(size, accepted)
+            except GivenUpError as error:
+                self._give_up(number, str(error))
+                return None
+            self._given_up, self.inbox.accepted = 0, self.masks.bill(accepted)
+            self.inbox.audit.write("unmasked", round=number, **self.masks.told(accepted))
+            return mean, None
+        members, world = sorted(accepted), self._planner().world
+        age = np.array([number - accepted[client].order.round for client in members])
+        # An update that is a rounds late counts for 1 / sqrt(1 + a) of its weight (FedAsync's polynomial, a = 1/2).
+        given = world.task.gamma[members] / np.sqrt(1 + age)
+        return by_rule(world.aggregation, size, given, [accepted[client].upload for client in members])
+
+    def _give_up(self, number: int, why: str) -> None:
+        """Leave a round without an update: its masks are spent, so that it is not tried again."""
+        self._given_up += 1
+        self.inbox.audit.write("given_up", round=number, why=why)
+        self.folder.log("given_up", round=number, why=why)
+        self.inbox.accepted = {}
+        if self._given_up >= self.config.attempts:
+            raise NoQuorumError(
+                f"Round {number} was given up ({why}), and {self._given_up - 1} before it. Bring nodes back, then "
+                "resume the run: its state is that before these rounds' updates."
+            )
 
     def _note_misses(self, plan: RoundPlan) -> None:
         """Let clients rest that had until the deadline and did not answer; what others have missed is forgiven."""
@@ -340,6 +388,8 @@ class FleetServer:
     def _exchange(self, progress: Progress, plan: RoundPlan | None) -> None:
         """Send the base and every client's order, then wait for answers until the deadline."""
         self.inbox.open_round(progress.round)
+        if plan is not None and self.masks is not None:
+            plan = self.masks.agree(plan, self._planner().world.task.gamma)
         evaluate = self.pending is not None and self.pending.due
         there = self._available()
         if plan is not None:  # whoever rests is not asked to test either
@@ -354,6 +404,8 @@ class FleetServer:
             values=self.settings.radio.wire_type,
             views=lambda member: self.views.parcel(member.view).views,
         )
+        if self.masks is not None:
+            orders = self.masks.masked(orders, name_of(self.views.view))
         self._send(orders)
         if plan is not None:
             idle = [self.inbox.members[client] for client in self._available()]
@@ -381,6 +433,8 @@ class FleetServer:
                 facts = {"round": order.round, "client": order.client, "node": member.node, "view": member.view}
                 self.inbox.audit.write("unknown_view", **facts)
             content = pack(order=order, base=parcel.record)
+            if expected.masked is not None:
+                content.update(pack_one(MASKS, expected.masked.order))
             kind = "train" if order.train else "evaluate"
             letter = Letter(member.node, content, kind, str(order.round), expected)
             letters.append(replace(letter, base_bytes=parcel.bytes))
@@ -392,19 +446,15 @@ class FleetServer:
             if letter.expected is not None:
                 self.inbox.waiting.pop(letter.expected.order.token)
 
-    def _apply(self, progress: Progress, planned: Planned, checkpoints: Checkpoints, elapsed_s: float) -> Progress:
+    def _apply(
+        self, progress: Progress, planned: Planned, combined: Combined, checkpoints: Checkpoints, elapsed_s: float
+    ) -> Progress:
         """Update the base, complete the last round's rows, and save everything before the next orders are sent."""
         planner, accepted, number = self._planner(), self.inbox.accepted, progress.round
         plan = _applied_part(planned.plan, accepted)
-        gamma = planner.world.task.gamma
         server, weights = progress.server, None
-        if plan.participants:  # without participants the base does not change
-            members = list(plan.participants)
-            uploads = [accepted[client].upload for client in members]
-            age = np.array([number - accepted[client].order.round for client in members])
-            # An update that is a rounds late counts for 1 / sqrt(1 + a) of its weight (FedAsync's polynomial, a = 1/2).
-            given = gamma[members] / np.sqrt(1 + age)
-            mean, weights = by_rule(planner.world.aggregation, len(server.shared), given, uploads)
+        if combined is not None:  # without participants the base does not change
+            mean, weights = combined
             moved = stepped(self.settings.algorithm, server, mean, self.settings.training, number)
             server, difference = advanced(self.views.how, server, moved, self.settings.seed, number)
             self.views.advance(server, difference)
@@ -534,6 +584,21 @@ class FleetServer:
         chosen = pending.chosen_weights()
         told = {"weights": chosen} if chosen else {}
         self.inbox.audit.write("round", round=number, applied=len(plan.participants), **dict(self.inbox.counts), **told)
+
+
+def _check(settings: Settings, config: RunConfig) -> None:
+    """Refuse what the server of a fleet cannot do."""
+    if limits := settings.run.limits():
+        raise SettingsError(
+            f"A fleet ends after its rounds or at an accuracy, not at a limit of {', '.join(limits)}. Leave out "
+            "run.stop_at_seconds, stop_at_joules and stop_at_bits."
+        )
+    if settings.evaluation.clients is not None:
+        raise SettingsError(
+            f"evaluation.clients = {settings.evaluation.clients} draws a panel in simulations; of a fleet all "
+            "nodes are tested. Leave it out."
+        )
+    check_masked_run(settings, config)
 
 
 def _applied_part(plan: RoundPlan, accepted: Mapping[int, Accepted]) -> RoundPlan:

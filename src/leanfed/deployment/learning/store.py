@@ -33,6 +33,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 SENT = "sent.jsonl"
 PRIVATE = "private"
+MASKS, UNMASKED = "masks.json", "unmasked.json"  # of a masked sum under way, and marks of those that were unmasked
 VIEW_DIGITS = 32  # of the SHA-256 that names a view
 Standing = Literal["kept", "fresh", "ahead"]
 
@@ -64,7 +65,7 @@ class NodeStore:
             _refuse_open(folder)
         with owner_only(), folder_lock(self.folder):
             for left in self.folder.glob(".*.partial"):
-                if is_partial_of(left, {MANIFEST}):
+                if is_partial_of(left, {MANIFEST, MASKS, UNMASKED}):
                     remove(left)
             yield self
 
@@ -123,9 +124,28 @@ class NodeStore:
             if len(name) == VIEW_DIGITS and hashlib.sha256(content).hexdigest().startswith(name):
                 yield name, content
 
-    def note_sent(self, number: int, frame: bytes) -> None:
+    def masks(self) -> dict[str, Any]:
+        """The secrets of the masked sum that is under way; empty where there is none."""
+        path = self.folder / MASKS
+        return read_json(path) if path.is_file() else {}
+
+    def keep_masks(self, state: dict[str, Any]) -> None:
+        """Keep secrets until the next message of the sum, in place of what was kept before."""
+        write_json(self.folder / MASKS, state)
+
+    def unmasked(self) -> list[str]:
+        """Marks of the sums that this client has helped to unmask."""
+        path = self.folder / UNMASKED
+        return list(read_json(path)["marks"]) if path.is_file() else []
+
+    def note_unmasked(self, mark: str, most: int) -> None:
+        """Remember that a sum was unmasked, among the last `most`, then forget its secrets."""
+        write_json(self.folder / UNMASKED, {"marks": [*self.unmasked(), mark][-most:]})
+        remove(self.folder / MASKS)
+
+    def note_sent(self, number: int, frame: bytes, **facts: int) -> None:
         """Log an update that is about to be sent."""
-        line = {"round": number, "bytes": len(frame), "sha256": hashlib.sha256(frame).hexdigest()}
+        line = {"round": number, "bytes": len(frame), "sha256": hashlib.sha256(frame).hexdigest(), **facts}
         with explained(self.folder / SENT), (self.folder / SENT).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,14 +14,15 @@ from torch import Tensor
 
 from leanfed.algorithms.contract import ClientState, ServerState
 from leanfed.algorithms.learner import FlatLearner
-from leanfed.deployment.door.audit import Audit
+from leanfed.algorithms.uploads import Upload
 from leanfed.deployment.learning.config import NodeConfig, read_settings
 from leanfed.deployment.learning.device import EnergyMeter, battery, calibrate
 from leanfed.deployment.learning.messages import UNKNOWN, Answer, Device, Hello, MessageError, Order
 from leanfed.deployment.learning.store import NodeStore
-from leanfed.deployment.learning.views import followed, read_base
-from leanfed.deployment.operations.log_watch import DECLINES
-from leanfed.errors import LeanfedError, SettingsError
+from leanfed.deployment.learning.views import followed, name_of, read_base
+from leanfed.deployment.masking.answers import Hidden, covered
+from leanfed.deployment.masking.node import Cover, MaskRefusedError
+from leanfed.errors import SettingsError
 from leanfed.rounds.evaluation import client_result
 from leanfed.rounds.exchange import train
 from leanfed.rounds.wire import to_frame
@@ -103,28 +103,22 @@ def greet(run: str, settings_text: str, node: NodeConfig) -> tuple[Hello, Device
     return hello, Device(flops_per_s=calibrate(), battery=battery())
 
 
-def decline(node: NodeConfig, error: LeanfedError) -> str:
-    """Say on the node why it cannot take part in a run, in its terminal and in its audit log; returns the reason.
+def carry_out(
+    order: Order, frames: Sequence[bytes], settings_text: str, node: NodeConfig, hidden: Hidden | None = None
+) -> tuple[Answer, Device]:
+    """One client's round: returns the answer to an order; the head stays in the store.
 
-    Where the disk is full the terminal has to do.
+    `hidden` says how the update is masked, where the run masks updates.
     """
-    why = str(error)
-    print(f"{DECLINES}{why}", flush=True)
-    folder = Path(node.store).parent
-    if (folder / "node.json").is_file():
-        with suppress(LeanfedError):
-            Audit(folder / "audit.jsonl").write("declined", why=why)
-    return why
-
-
-def carry_out(order: Order, frames: Sequence[bytes], settings_text: str, node: NodeConfig) -> tuple[Answer, Device]:
-    """One client's round: returns the answer to an order; the head stays in the store."""
     began = time.perf_counter()
     bench, client = bench_of(settings_text, node), node.client_id
     if order.client != client:
         raise MessageError("malformed", f"the order is for client {order.client}, this node is client {client}")
     with NodeStore(Path(node.store), order.run, client, bench.settings.seed).open() as store:
         shared = _shared(order, frames, bench, store)
+        cover = None
+        if hidden is not None and order.train:
+            cover = hidden.prepared(bench.settings, order, store, node, name_of(shared))
         settled = store.settle(order.applied, order.applied_token)
         state = settled.state or bench.world.algorithm.start_client(bench.world.task, client)
         ready = time.perf_counter()
@@ -134,14 +128,20 @@ def carry_out(order: Order, frames: Sequence[bytes], settings_text: str, node: N
         answer |= {"accuracy": tested[0], "test_loss": tested[1]}
         device = Device(flops_per_s=calibrate(), battery=battery())
         if order.train:
-            trained, device = _train(bench, shared, state, order, store, device)
+            trained, device = _train(bench, shared, state, order, store, device, cover)
             answer |= trained
     heading = order.model_dump(include={"run", "token", "round", "client"})
     return Answer.model_validate({"train_s": 0.0, **heading, **answer, "sent_at": time.time()}), device
 
 
 def _train(
-    bench: Bench, shared: Tensor, state: ClientState, order: Order, store: NodeStore, device: Device
+    bench: Bench,
+    shared: Tensor,
+    state: ClientState,
+    order: Order,
+    store: NodeStore,
+    device: Device,
+    cover: Cover | None,
 ) -> tuple[dict[str, object], Device]:
     """Train and store the new state; returns the coded update with its measurements, and the device."""
     began, meter = time.perf_counter(), EnergyMeter.start()
@@ -153,15 +153,27 @@ def _train(
         )
     seconds, joules, samples = time.perf_counter() - began, meter.joules(), int(updates.samples[0])
     (upload,) = updates.uploads
-    frame = to_frame(upload, bench.settings.radio.wire_type)
-    store.note_sent(order.round, frame)
+    sent = _coded(upload, bench, order, store, cover)
     store.hold(updates.state(0), order.round, order.token)
     loss = float(updates.loss[0]) if bench.shows else None
-    trained: dict[str, object] = {"frame": frame, "loss": loss, "samples": samples, "train_s": seconds}
+    trained: dict[str, object] = {**sent, "loss": loss, "samples": samples, "train_s": seconds}
     if updates.signals is not None:
         trained["signals"] = np.nan_to_num(updates.signals[0], nan=UNKNOWN).tolist()
     measured = {"step_s": seconds, "step_samples": samples, "step_r": order.r, "step_j": joules}
     return trained, device.model_copy(update=measured)
+
+
+def _coded(upload: Upload, bench: Bench, order: Order, store: NodeStore, cover: Cover | None) -> dict[str, bytes | str]:
+    """The update as it travels, coded or masked; what is sent is noted first."""
+    if cover is None:
+        if bench.settings.radio.masked_sum:
+            raise MaskRefusedError("the run masks its updates, and this one would be sent as it is")
+        frame = to_frame(upload, bench.settings.radio.wire_type)
+        store.note_sent(order.round, frame)
+        return {"frame": frame}
+    frame, bound, cut = covered(cover, upload)
+    store.note_sent(order.round, frame, cut=cut)
+    return {"frame": frame, "masked": bound}
 
 
 def _test(bench: Bench, shared: Tensor, state: ClientState, client: int) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from leanfed import __version__
+from leanfed.deployment.operations.cards import sign_card
 from leanfed.deployment.operations.flower_app import archive
 from leanfed.deployment.operations.folder import (
     CONTROL_PORT,
@@ -110,6 +111,8 @@ def add_node(
     """
     line, private = (_read_public(public_key), None) if public_key is not None else _new_node_key(name)
     roster = Roster.load(fleet.registry).add(name, line, fingerprint(line.encode()), days, samples)
+    if (fleet.ca / "ca.key").is_file():  # kept elsewhere, it signs with the next roll-out
+        roster = _carded(fleet, roster)
     folder = private_folder(fleet.bundle(name))
     if private is not None:
         write_private(folder / "node.key", private)
@@ -126,7 +129,7 @@ def add_node(
 
 
 def roll_out(fleet: FleetFolder) -> Release:
-    """Sign the app of this installation: from now on nodes run it and no other."""
+    """Sign the app of this installation, which nodes run from now on and no other, and cards that nobody signed yet."""
     app = archive()
     _, signer = _read_authority(fleet)
     release = Release.sign(app, __version__, signer)
@@ -134,8 +137,18 @@ def roll_out(fleet: FleetFolder) -> Release:
     release.save(fleet.server)
     for folder in (fleet.path / "nodes").iterdir():
         release.save(folder)
+    _carded(fleet, Roster.load(fleet.registry)).save(fleet.registry)
     fleet.audit.write("app signed", app=release.app, version=release.version)
     return release
+
+
+def _carded(fleet: FleetFolder, roster: Roster) -> Roster:
+    """The roster with a card for everybody."""
+    _, signer = _read_authority(fleet)
+    for node in roster.nodes:
+        if node.card is None:
+            roster = roster.sign(node.name, sign_card(node.name, node.client_id, node.public_key, signer))
+    return roster
 
 
 def prepare_old(fleet: FleetFolder) -> None:

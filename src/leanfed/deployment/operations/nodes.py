@@ -279,4 +279,6 @@ def node_values(bundle: Bundle, options: NodeOptions) -> Mapping[str, commands.V
     values: dict[str, commands.Value] = {"client-id": bundle.client_id, "store": str(bundle.path / "store")}
     if options.data_dir is not None:
         values["data-dir"] = str(options.data_dir.resolve())
+    if not options.insecure:
+        values["identity"] = str(bundle.path)
     return values | ({} if options.data is None else {"data": options.data})

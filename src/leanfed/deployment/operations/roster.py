@@ -25,6 +25,7 @@ class RegisteredNode:
     expires: str
     revoked: str | None = None
     samples: int | None = None  # the most training samples that it may say to have
+    card: str | None = None  # the authority's signature of name, number and key, by which other nodes know it
 
     def refusal(self, now: datetime | None = None) -> str | None:
         """Why this key may not join, or None."""
@@ -64,6 +65,10 @@ class Roster:
         until = stamp(now + timedelta(days=days))
         node = RegisteredNode(name, number, fingerprint, public_key, stamp(now), until, samples=samples)
         return Roster((*self.nodes, node))
+
+    def sign(self, name: str, card: str) -> Roster:
+        """A roster in which `name` has this card."""
+        return self._with(replace(self[name], card=card))
 
     def revoke(self, name: str) -> Roster:
         """A roster in which `name` may not join any more."""
