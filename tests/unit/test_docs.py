@@ -15,6 +15,8 @@ from leanfed.reproduction.entry_page import entry_text
 from leanfed.reproduction.evidence import claims_of, measured_of
 from leanfed.reproduction.headline import headline_ratios, headline_table
 from leanfed.reproduction.judging import key_of
+from leanfed.reproduction.paper.bound import DISTANCE
+from leanfed.reproduction.paper.tuned import FASTEST_60, NARROW, PAPERS, PARTITIONS, SECONDS, TARGETS, TUNED, cell
 from leanfed.reproduction.results_page import page_text, read_results
 from leanfed.tasks.models import build_model, default_split
 from leanfed.tasks.split import split_after
@@ -127,6 +129,20 @@ def test_the_headline_of_the_readme_is_the_committed_result() -> None:
     for shares in ratios.values():
         numbers = [f"{share:.2f}" for share in (min(shares.values()), max(shares.values()))]
         assert tells(README, "Compared at equal aids", *numbers)
+
+
+def test_what_a_plan_can_still_gain_is_the_committed_result() -> None:
+    bound = read_results(ROOT / "results/bound")
+    assert bound is not None
+    means = {key_of(number["labels"]): number["mean"] for number in bound["numbers"]}
+    places = [(partition, f"{100 * target:g} %") for partition in PARTITIONS for target in TARGETS]
+    rule = [1 / means[key_of(cell(FASTEST_60, PAPERS, p, DISTANCE, t))] for p, t in places]
+    narrow = [
+        means[key_of(cell(TUNED, NARROW, p, SECONDS, t))] / means[key_of(cell(FASTEST_60, NARROW, p, SECONDS, t))]
+        for p, t in places
+    ]
+    for shares in (rule, narrow):
+        assert tells(README, "Compared at equal aids", f"{min(shares):.2f}", f"{max(shares):.2f}")
 
 
 def test_the_results_page_is_made_from_the_committed_results() -> None:
