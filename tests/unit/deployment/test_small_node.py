@@ -173,6 +173,21 @@ def test_the_guide_tells_what_a_node_weighs() -> None:
         assert f"{measured[name]:,} MB" in guide, name
 
 
+def test_the_guide_tells_how_much_memory_a_node_takes() -> None:
+    measured = json.loads((ROOT / "results" / "fleet" / "node_memory.json").read_text())
+    sizes = measured["processes_mb"]
+    assert set(sizes) == {"torch", "supernode", "superexec", "deploy_node"}
+    assert sum(sizes.values()) == pytest.approx(measured["node_mb"], abs=2)
+    guide = " ".join((ROOT / "docs" / "fleet.md").read_text().split())
+    told = [
+        f"{measured['node_mb']} MB, where",
+        f"{sizes['torch']} MB for the process",
+        f"{sizes['superexec']} for Flower's",
+    ]
+    told += [f"{sizes['supernode']} for its SuperNode", f"{sizes['deploy_node']} for `deploy node`"]
+    assert [text for text in told if text not in guide] == []
+
+
 def test_the_guide_tells_how_well_seconds_were_predicted() -> None:
     measured = json.loads((ROOT / "results" / "fleet" / "links.json").read_text())
     guide = " ".join((ROOT / "docs" / "fleet_rounds.md").read_text().split())

@@ -256,6 +256,7 @@ class Node:
         env = commands.QUICK | env
         env = held.wait(self.supervisor, env, START_S) if options.warm else held.without(env)
         command = commands.node_superexec(bundle, port=port)
+        command = held.forked(command) if options.warm else command
         self.supervisor.start(f"{group}-superexec", command, env, self._overhear, group=group)
         self._wait_for(lambda: self.watch.node_id is not None, "being let in", 10 * START_S)
 

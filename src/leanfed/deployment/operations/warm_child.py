@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,11 @@ class WarmChild:
         ready = (self.folder / warm.SOCKET).exists
         supervisor.wait_for(ready, what=self.name, seconds=seconds, group=self.group)
         return warm.first_in_path(self.folder, self.program, env)
+
+    def forked(self, command: Sequence[str]) -> list[str]:
+        """The command that has a program forked from this process, or, where it is gone, becomes the program."""
+        name = Path(command[0]).name
+        return [str(warm.prepare(self.folder, name) / name), *command[1:]]
 
     def without(self, env: Mapping[str, str]) -> dict[str, str]:
         """The environment of a SuperExec that starts the program itself, bound to the SuperExec's life."""

@@ -3,7 +3,8 @@
 Flower starts a program for each message (`flwr-clientapp`) and each run (`flwr-serverapp`), and nearly all of its time
 goes into imports. A small program of that name, first in the SuperExec's PATH, hands its arguments to the process here
 instead; where that process is not running, it becomes the real one. The socket is in a folder for the owner alone, and
-the caller's user is checked. A node's process also holds torch, the data and the model. The server's holds flwr only:
+the caller's user is checked. A node's process also holds torch, the data and the model, and its SuperExec is a fork of
+it: what both import is in memory once. gRPC begins in the children, never before a fork. The server's holds flwr only:
 SuperLink gives up a program that has not called within 30 s of its start, which on a busy machine its imports alone can
 take.
 
@@ -23,7 +24,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -36,7 +37,8 @@ from leanfed.deployment.operations.child import end_with
 from leanfed.files import make_folder, owner_only, write_text
 
 LONGEST_REQUEST = 1 << 20  # bytes
-CLIENT, SERVER = "flwr-clientapp", "flwr-serverapp"
+CLIENT, SERVER, SUPEREXEC = "flwr-clientapp", "flwr-serverapp", "flower-superexec"
+BESIDE = {CLIENT: (SUPEREXEC,), SERVER: ()}  # what else is forked from a program's process, for as long as it lives
 AHEAD = {  # what else a program will want; nothing that uses polars before a fork, whose threads do not survive it
     CLIENT: ("leanfed.deployment.learning.client_app", "leanfed.deployment.learning.work"),
     SERVER: (),
@@ -54,7 +56,7 @@ try:
 except OSError:
     os.chdir(here)
     os.execv({real!r}, [{real!r}, *sys.argv[1:]])
-request = json.dumps({{"argv": sys.argv[1:], "cwd": here, "env": dict(os.environ)}}).encode()
+request = json.dumps({{"program": {name!r}, "argv": sys.argv[1:], "cwd": here, "env": dict(os.environ)}}).encode()
 socket.send_fds(server, [len(request).to_bytes(4, "big")], [1, 2])
 server.sendall(request)
 answer = server.recv(1)
@@ -65,7 +67,7 @@ sys.exit(answer[0] if answer else 1)
 def prepare(folder: Path, name: str) -> Path:
     """Write the small program; returns the folder that goes first into the SuperExec's PATH."""
     real = Path(sys.executable).parent / name
-    text = SHIM.format(python=sys.executable, folder=str(folder), socket=SOCKET, real=str(real))
+    text = SHIM.format(python=sys.executable, folder=str(folder), socket=SOCKET, real=str(real), name=name)
     with owner_only():
         path = make_folder(folder / "bin") / name
         write_text(path, text)
@@ -88,6 +90,7 @@ class ForkedProgram:
     """A child at work, and who waits for it."""
 
     pid: int
+    name: str
     caller: socket.socket
     report: int  # what the child leaves for its siblings comes through here
 
@@ -100,11 +103,12 @@ class ForkServer:
     name: str
     programs: dict[int, ForkedProgram] = field(default_factory=dict)  # pid -> program
     loaded: str = ""
-    _program: Callable[[], object] = print  # once it is loaded
+    _known: dict[str, Callable[[], object]] = field(default_factory=dict)  # name -> program, once it is loaded
 
     def run(self) -> None:
         """Take requests until SIGTERM or SIGINT."""
-        self._program = _import_all(self.name)
+        beside = {name: _program(name) for name in BESIDE[self.name]}
+        self._known = {**beside, self.name: _import_all(self.name)}
         listener = self._listen()
         watcher = selectors.DefaultSelector()
         watcher.register(listener, selectors.EVENT_READ)
@@ -143,7 +147,7 @@ class ForkServer:
         caller, _ = listener.accept()
         caller.settimeout(5.0)
         try:
-            request, descriptors = _read_request(caller)
+            request, descriptors = _read_request(caller, self._known)
         except (OSError, ValueError) as error:
             print(f"warm: a request was refused: {error}", file=sys.stderr, flush=True)
             caller.close()
@@ -157,9 +161,9 @@ class ForkServer:
             self._run(request, descriptors, channel)
         for descriptor in (*descriptors, channel):
             os.close(descriptor)
-        program = ForkedProgram(pid, caller, report)
+        program = ForkedProgram(pid, request["program"], caller, report)
         self.programs[pid] = program
-        print(f"warm: {self.name} {pid}", flush=True)
+        print(f"warm: {program.name} {pid}", flush=True)
         watcher.register(caller, selectors.EVENT_READ, program)
 
     def _reap(self, watcher: selectors.BaseSelector) -> None:
@@ -177,7 +181,8 @@ class ForkServer:
             program.caller.close()
             with os.fdopen(program.report, "rb") as report:
                 used = report.read(LONGEST_REQUEST).decode()
-            if used and used != self.loaded and not self.programs:
+            busy = any(other.name == self.name for other in self.programs.values())
+            if used and used != self.loaded and not busy:
                 self._load(used)
 
     def _load(self, used: str) -> None:
@@ -204,10 +209,11 @@ class ForkServer:
             os.chdir(request["cwd"])
             os.environ.clear()
             os.environ.update(request["env"])
-            sys.argv = [self.name, *request["argv"]]
-            Path("/proc/self/comm").write_text(self.name)  # as `ps` shows it
+            name = request["program"]
+            sys.argv = [name, *request["argv"]]
+            Path("/proc/self/comm").write_text(name)  # as `ps` shows it
             try:
-                self._program()
+                self._known[name]()
                 code = 0
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -218,8 +224,8 @@ class ForkServer:
             os._exit(code)
 
 
-def _read_request(caller: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Arguments, folder, environment and the two outputs of a caller of our own user."""
+def _read_request(caller: socket.socket, known: Collection[str]) -> tuple[dict[str, Any], list[int]]:
+    """Program, arguments, folder, environment and the two outputs of a caller of our own user."""
     credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
     if uid != os.getuid():
@@ -233,7 +239,13 @@ def _read_request(caller: socket.socket) -> tuple[dict[str, Any], list[int]]:
     text = b""
     while len(text) < size and (part := caller.recv(size - len(text))):
         text += part
-    return json.loads(text), descriptors
+    request = json.loads(text)
+    name = request.get("program") if isinstance(request, dict) else None
+    if name not in known:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise ValueError(f"it asks for {name!r}")
+    return request, descriptors
 
 
 def _report(channel: int) -> None:
@@ -247,13 +259,19 @@ def _report(channel: int) -> None:
 
 def _import_all(name: str) -> Callable[[], object]:
     """The program, with all that it will want in memory."""
-    (program,) = entry_points(group="console_scripts", name=name)
-    main: Callable[[], object] = program.load()
+    main = _program(name)
     for module in AHEAD[name]:
         import_module(module)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # a thread pool does not survive a fork
     gc.freeze()  # children need not look through, and so copy, what they never free
+    return main
+
+
+def _program(name: str) -> Callable[[], object]:
+    """The function that a console script calls."""
+    (program,) = entry_points(group="console_scripts", name=name)
+    main: Callable[[], object] = program.load()
     return main
 
 
