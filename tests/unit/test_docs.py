@@ -16,7 +16,8 @@ from leanfed.reproduction.evidence import claims_of, measured_of
 from leanfed.reproduction.headline import headline_ratios, headline_table
 from leanfed.reproduction.judging import key_of
 from leanfed.reproduction.paper.bound import DISTANCE
-from leanfed.reproduction.paper.tuned import FASTEST_60, NARROW, PAPERS, PARTITIONS, SECONDS, TARGETS, TUNED, cell
+from leanfed.reproduction.paper.tuned import FASTEST_60, NARROW, PAPERS, PARTITIONS, SECONDS, TARGETS, TUNED
+from leanfed.reproduction.paper.tuned import cell as cell_of
 from leanfed.reproduction.results_page import page_text, read_results
 from leanfed.tasks.models import build_model, default_split
 from leanfed.tasks.split import split_after
@@ -136,9 +137,9 @@ def test_what_a_plan_can_still_gain_is_the_committed_result() -> None:
     assert bound is not None
     means = {key_of(number["labels"]): number["mean"] for number in bound["numbers"]}
     places = [(partition, f"{100 * target:g} %") for partition in PARTITIONS for target in TARGETS]
-    rule = [1 / means[key_of(cell(FASTEST_60, PAPERS, p, DISTANCE, t))] for p, t in places]
+    rule = [1 / means[key_of(cell_of(FASTEST_60, PAPERS, p, DISTANCE, t))] for p, t in places]
     narrow = [
-        means[key_of(cell(TUNED, NARROW, p, SECONDS, t))] / means[key_of(cell(FASTEST_60, NARROW, p, SECONDS, t))]
+        means[key_of(cell_of(TUNED, NARROW, p, SECONDS, t))] / means[key_of(cell_of(FASTEST_60, NARROW, p, SECONDS, t))]
         for p, t in places
     ]
     for shares in (rule, narrow):
