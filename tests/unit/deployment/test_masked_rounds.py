@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message
+from safetensors.numpy import load_file
 from tests.thinned import by_default
 from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
@@ -116,6 +117,20 @@ def test_no_message_to_the_server_has_an_update_in_it(tmp_path: Path, seen: Seen
         used = [start for start in range(0, len(plain) - 32, 32) if any(plain[start : start + 32])]
         assert not any(plain[start : start + 32] in everything for start in used)
     assert len(set(seen.sent.values())) == 2 * CLIENTS
+
+
+def test_a_server_that_sees_sums_alone_need_not_see_losses_either(tmp_path: Path, seen: Seen) -> None:
+    shown, withheld = (
+        trial_of(tmp_path / metrics, rounds=2, privacy={"metrics": metrics}) for metrics in ("shown", "off")
+    )
+    for trial in (shown, withheld):
+        seen.totals.clear()
+        trial.play()
+        assert [clients for clients, _ in seen.totals.values()] == [EVERYBODY] * 2
+    weights = [load_file(trial.folder / "weights.safetensors")["server.shared"] for trial in (shown, withheld)]
+    assert (weights[0] == weights[1]).all()
+    assert b"\x04loss" in b"".join(shown.grid.wire)
+    assert b"\x04loss" not in b"".join(withheld.grid.wire)
 
 
 @pytest.mark.parametrize("stage", [WANT_KEYS, WANT_SHARES, "order", WANT_UNMASKING])
