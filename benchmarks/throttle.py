@@ -48,7 +48,9 @@ class Throttle:
             writer.close()
             return
         try:
-            await asyncio.gather(_carry(reader, far_writer, self.up), _carry(far_reader, writer, self.down))
+            # Cancelled at the end: asyncio's streams of Python 3.11 would print it as a fault.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(_carry(reader, far_writer, self.up), _carry(far_reader, writer, self.down))
         finally:
             far_writer.close()
             writer.close()
@@ -96,14 +98,14 @@ def throttled(target: int, links: list[tuple[float, float]]) -> Iterator[list[Th
 
     async def serve() -> None:
         await asyncio.gather(*(proxy.serve(stop) for proxy in proxies))
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.sleep(0.05)  # transports close in the next turn
 
     def run() -> None:
         loop.run_until_complete(serve())
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(asyncio.sleep(0.05))  # transports close in the next turn
         loop.close()
 
     thread = threading.Thread(target=run, daemon=True)

@@ -214,5 +214,7 @@ def test_the_guide_tells_what_the_soak_came_to() -> None:
     guide = " ".join((ROOT / "docs" / "fleet.md").read_text().split())
     told = [f"{100 * report[name]:.1f} %" for name in ("accuracy", "accuracy_undisturbed")]
     told += [f"{report['nodes']} nodes, {report['rounds']} rounds", f"{abs(report['points_apart'])} points apart"]
-    told += [f"{report['acts']['node']} nodes killed", f"away for {report['outage_s']:.0f} s"]
+    told += [f"{report['acts']['node']} nodes killed, {report['acts']['server']} times the server"]
+    told += [f"away for {report['outage_s']:.0f} s", f"{report['audit']['used_late']} late updates were used"]
+    assert abs(report["points_apart"]) <= 1.0
     assert [text for text in told if text not in guide] == []
