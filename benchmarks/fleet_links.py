@@ -3,7 +3,9 @@
     python -m benchmarks.fleet_links [OUT]
 
 Four nodes behind proxies of our own on loopback (1, 5, 5 and 20 Mbit/s each way, 200, 100, 50 and 10 ms there and back)
-play the same experiment twice: with fixed rates, and planned by the fast form of FLPDSP-OPT from measured links.
+play the same experiment four times: planned by the fast form of FLPDSP-OPT from measured links; with fixed rates and
+the same aids (whole heads, as many head steps), at the k that the form settles on and at a large one; with fixed rates
+as published.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from benchmarks.fleet import LocalFleet, events, wait_for
 from benchmarks.throttle import throttled
 
 from leanfed.files import write_json
+from leanfed.tasks.head_budget import head_steps
 
 LINKS = [(1e6, 0.2), (5e6, 0.1), (5e6, 0.05), (20e6, 0.01)]  # bit/s, seconds there and back
 ROUNDS, LEARNED = 30, 10
@@ -50,10 +53,15 @@ engine = "reference"
 threads = 1
 """
 FIXED = {"rates": "k = 0.5\nr = 0.5", "allocation": ""}
+AIDED = "k = {k}\nr = 1.0\nhead_steps = {steps}\nprune.head_memory = 'keep'"
+HEAD_STEPS = head_steps("lenet5", None)  # as many as the fast form takes
+RULE, LARGE = ({"rates": AIDED.format(k=k, steps=HEAD_STEPS), "allocation": ""} for k in (0.05, 0.5))
 PLANNED = {
     "rates": "",
     "allocation": '[allocation]\nrule = "joint"\nform = "fast"\ndeadline_s = 120.0\nenergy_budget_j = 1e6',
 }
+
+RUNS = {"planned": PLANNED, "rule": RULE, "large": LARGE, "fixed": FIXED}
 
 
 def play(fleet: LocalFleet, name: str, given: dict[str, str]) -> Path:
@@ -109,7 +117,7 @@ def main() -> None:
             try:
                 fleet.start_server()
                 fleet.start_nodes()
-                for name, given in (("planned", PLANNED), ("fixed", FIXED)):
+                for name, given in RUNS.items():
                     out = play(fleet, name, given)
                     load = round(os.getloadavg()[0], 1)
                     rows.append({**row_of(name, out), "load_average": load, "rounds_logged": len(events(out, "round"))})

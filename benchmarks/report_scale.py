@@ -34,7 +34,7 @@ from leanfed.rounds.engine import Engine
 from leanfed.rounds.evaluation import Evaluation
 from leanfed.rounds.exchange import Answers
 from leanfed.rounds.world import World
-from leanfed.runs import build
+from leanfed.runs import play
 from leanfed.runs.settings import Settings
 
 SEEDS, ROUNDS, CLIENTS = 5, 1_000, 100
@@ -86,7 +86,7 @@ def make_runs(folder: Path, rounds: int = ROUNDS) -> None:
                 "run": {"checkpoint_every": rounds, "keep_weights": False},
                 **changes,
             }
-            with mock.patch.object(build, "engine_of", lambda settings, world: NoLearning(world, settings.seed)):
+            with mock.patch.object(play, "engine_of", lambda settings, world: NoLearning(world, settings.seed)):
                 leanfed.run(Settings.from_values(values), folder / f"{name.lower()}-{seed}")
 
 

@@ -19,7 +19,7 @@ from leanfed.errors import StorageError
 from leanfed.manifest import sealed
 from leanfed.report.data import report_data
 from leanfed.results import TABLES, RunFolder
-from leanfed.runs import build
+from leanfed.runs import carry_out
 from leanfed.runs.settings import Settings
 
 KEPT = Path(__file__).resolve().parents[1] / "fixtures" / "run-0.1.0"
@@ -83,7 +83,7 @@ def as_if_begun_today(folder: Path) -> None:
 
 
 def test_a_finished_run_is_read_back_and_an_unfinished_one_of_another_arithmetic_is_refused(kept: Path) -> None:
-    assert build.resume(kept / "finished").accuracy == 0.6
+    assert carry_out.resume(kept / "finished").accuracy == 0.6
     told = cli("resume", kept / "unfinished")
     assert isinstance(told.exception, StorageError)
     assert told.exception.exit_code == 2
@@ -92,7 +92,7 @@ def test_a_finished_run_is_read_back_and_an_unfinished_one_of_another_arithmetic
 
 def test_a_run_that_lacks_keys_of_today_is_resumed_to_the_end_it_would_have_had(kept: Path) -> None:
     as_if_begun_today(kept / "unfinished")
-    ended = build.resume(kept / "unfinished")
+    ended = carry_out.resume(kept / "unfinished")
     values = json.loads((KEPT / "unfinished" / "settings.json").read_text())
     unbroken = leanfed.run(Settings.from_values(values))
     for name in ("accuracy", "train_loss", "latency_s", "upload_bits"):
@@ -103,7 +103,7 @@ def test_what_an_older_version_did_not_write_is_empty(kept: Path, tmp_path: Path
     without(kept / "finished", "flops")
     without(kept / "unfinished", "flops")
     as_if_begun_today(kept / "unfinished")
-    ended = build.resume(kept / "unfinished")
+    ended = carry_out.resume(kept / "unfinished")
     assert [value is None for value in ended.rounds["flops"]] == [True, True, False, False]
     assert ended.clients["flops"].null_count() == 8
     assert ended.summary["flops"] is None

@@ -21,7 +21,7 @@ from leanfed.locks import folder_lock
 from leanfed.results import RunFolder, find_runs
 from leanfed.rounds import checkpoint, costs
 from leanfed.rounds.loop import RoundRecord
-from leanfed.runs import build
+from leanfed.runs import play
 from leanfed.runs.settings import Settings
 from tests.integration.conftest import SETTINGS
 from tests.stops import Stop, killed_at_flush, stop_after
@@ -284,7 +284,7 @@ def test_a_run_does_not_go_on_with_other_data(
 ) -> None:
     with pytest.raises(Stop):
         package.run(settings, tmp_path / "run", listen=stop_after(2))
-    monkeypatch.setattr(build, "fingerprint", lambda task: "other")
+    monkeypatch.setattr(play, "fingerprint", lambda task: "other")
     with pytest.raises(StorageError, match="made with other data"):
         package.resume(tmp_path / "run")
 

@@ -105,7 +105,9 @@ def guessed(book: Book) -> Book:
             return 0.1 if "FedMask" in one.labels["method"] else 1.0  # whoever has the shorter rounds is first
         if "lead over" in quantity or quantity == GAIN:
             return 0.0
-        if quantity.startswith(("seconds to", SUSTAINED, "latency", "energy", "uplink", "megabits", "TFLOPs")):
+        if quantity.startswith(
+            ("seconds to", "seconds over", SUSTAINED, "latency", "energy", "uplink", "megabits", "TFLOPs")
+        ):
             return None
         if "loss" in quantity:
             return 2.3
