@@ -6,10 +6,9 @@ they would have sent honestly. Honest code does not know of them; accuracy is th
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, Literal
 
 import numpy as np
@@ -26,11 +25,26 @@ from leanfed.streams import stream
 from leanfed.tasks.task import Task
 
 Kind = Literal[
-    "none", "sign-flip", "scaling", "gaussian", "alie", "ipm", "min-max", "support", "spread", "label-flip", "backdoor"
+    "none",
+    "sign-flip",
+    "scaling",
+    "gaussian",
+    "alie",
+    "ipm",
+    "min-max",
+    "support",
+    "spread",
+    "turncoat",
+    "hedged",
+    "adaptive",
+    "label-flip",
+    "backdoor",
 ]
 USUAL: Final = {"sign-flip": 5.0, "scaling": 50.0, "gaussian": 10.0, "alie": 1.0, "ipm": 1.0}  # strengths
 OWN: Final = {"sign-flip": -1.0, "scaling": -1.0, "backdoor": 1.0}  # multiples of the attacker's own upload: the sign
-SPREAD = 8  # attackers of the kind spread share so many times the entries of one
+SPREAD = 8  # attackers who push on parts of the entries share so many times the entries of one
+PAST, FADED = "adversary.past", 0.9  # the sum of honest means, in the server's memory; how much a round leaves of it
+REMEMBERING: Final = ("turncoat", "hedged", "adaptive")  # kinds that know it
 
 
 class Adversary(Section):
@@ -40,9 +54,12 @@ class Adversary(Section):
     """none; on the client's own gradient sign-flip (times -5), scaling (times -50), gaussian (noise of ten times the
     honest median norm on random entries); with knowledge of the honest uploads alie (mean - z std), ipm (-mean),
     min-max (as far along -std as honest uploads lie apart), support (all on the largest entries of minus the mean, at
-    the honest median norm), spread (the same push on random parts of eight times as many entries); label-flip (trains
-    on label c - 1 - y); backdoor (trains on pictures with a white square that have the label `target`, so that honest
-    clients take marked pictures for it: the column attack_success)."""
+    the honest median norm), spread (the same push on random parts of eight times as many entries), turncoat (such a
+    push against the honest means of past rounds, without what this round's mean would show of it), hedged (against the
+    past means, and as much along this round's), adaptive (knows the server's rule and what it remembers too, tries all
+    these and other spreads on it, and sends what turns the update furthest from the honest means of this and past
+    rounds); label-flip (trains on label c - 1 - y); backdoor (trains on pictures with a white square that have the
+    label `target`, so that honest clients take marked pictures for it: the column attack_success)."""
     share: float = Field(default=0.2, ge=0, lt=1)
     """Share of the clients that lie."""
     strength: float | None = Field(default=None, gt=0, le=1e6)
@@ -86,6 +103,7 @@ class Crowd:
     """The honest uploads of a round, which all its attackers know; what they make of them is computed once."""
 
     rows: NDArray[np.float32]  # (honest, size)
+    past: Floats  # (size,) the faded sum of the honest means of past rounds
 
     @cached_property
     def mean(self) -> Floats:
@@ -104,16 +122,38 @@ class Crowd:
 
     @cached_property
     def far(self) -> Floats:
-        """mean - c std with the largest c at which it is no farther from an upload than two of those are."""
-        squares = np.square(self.rows, dtype=np.float64).sum(axis=1)
-        products = self.rows.astype(np.float64) @ self.rows.T.astype(np.float64)
-        apart = math.sqrt(max(0.0, float((squares[:, None] + squares - 2 * products).max())))
-        low, high = 0.0, 1e3
-        for _ in range(40):
-            middle = (low + high) / 2
-            distance = float(np.linalg.norm(self.rows - (self.mean - middle * self.std), axis=1).max())
-            low, high = (middle, high) if distance <= apart else (low, middle)
-        return np.asarray(self.mean - low * self.std)
+        """mean - c std with the largest c at which it is no farther from an upload than two of those are.
+
+        |u_n - mean + c std|^2 = A_n + 2 c B_n + c^2 S is a parabola for every n, and at c = 0 it is small enough: the
+        mean of some points is no farther from any of them than the farthest two are from each other.
+        """
+        rows = torch.from_numpy(self.rows).double()  # torch, as in `robust.inner_products`
+        products, mean, std = rows @ rows.T, torch.from_numpy(self.mean), torch.from_numpy(self.std)
+        squares = products.diagonal()
+        apart = float((squares[:, None] + squares - 2 * products).max())
+        near = squares - 2 * (rows @ mean) + mean @ mean  # A
+        along = rows @ std - mean @ std  # B
+        spread = float(std @ std)  # S
+        if spread == 0:
+            return self.mean
+        roots = torch.sqrt((along.square() + spread * (apart - near)).clamp(min=0)) - along
+        return np.asarray(self.mean - max(0.0, float(roots.min()) / spread) * self.std)
+
+    @cached_property
+    def turned(self) -> Floats:
+        """Minus the past, without its part along the mean, and with a little of the mean instead."""
+        if not self.past.any():
+            return -self.mean
+        along = float(self.past @ self.mean) / max(float(self.mean @ self.mean), 1e-300)
+        return np.asarray(-self.past + (along + 0.05) * self.mean)
+
+    @cached_property
+    def hedged(self) -> Floats:
+        """The mean's direction and a little more of it, minus that of the past."""
+        present, gone = (float(np.linalg.norm(vector)) for vector in (self.mean, self.past))
+        if min(present, gone) == 0:
+            return -self.mean
+        return np.asarray(1.05 * self.mean / present - self.past / gone)
 
 
 @dataclass(frozen=True)
@@ -129,7 +169,13 @@ class Scene:
 
 def largest(vector: Floats, count: int) -> Ints:
     """Positions of the largest magnitudes, increasing; lower positions first among equals."""
-    return np.sort(np.argsort(-np.abs(vector), kind="stable")[:count])
+    sizes = np.abs(vector)
+    if not 0 < count < len(sizes):
+        return np.arange(min(count, len(sizes)))
+    least = np.partition(sizes, -count)[-count]
+    taken = sizes > least
+    taken[np.flatnonzero(sizes == least)[: count - np.count_nonzero(taken)]] = True
+    return np.flatnonzero(taken)
 
 
 def at_norm(vector: Floats, places: Ints, norm: float) -> tuple[Ints, Floats]:
@@ -159,9 +205,13 @@ def _cut(vector: Floats, scene: Scene) -> tuple[Ints, Floats]:
     return places, vector[places]
 
 
-def _spread(scene: Scene) -> tuple[Ints, Floats]:
-    push = -scene.honest.mean
-    candidates = largest(push, min(SPREAD * scene.entries, len(push)))
+def _spread(scene: Scene, times: int = SPREAD) -> tuple[Ints, Floats]:
+    return _in_parts(scene, -scene.honest.mean, times)
+
+
+def _in_parts(scene: Scene, push: Floats, times: int = SPREAD) -> tuple[Ints, Floats]:
+    """A random part of the largest entries of a push, of which there are so many times what one attacker sends."""
+    candidates = largest(push, min(times * scene.entries, len(push)))
     places = np.sort(scene.rng.choice(candidates, min(scene.entries, len(candidates)), replace=False))
     return at_norm(push, places, scene.honest.norm)
 
@@ -171,47 +221,76 @@ def _support(scene: Scene) -> tuple[Ints, Floats]:
     return at_norm(push, largest(push, scene.entries), scene.honest.norm)
 
 
-ATTACKS: Final[dict[str, Callable[[Scene], tuple[Ints, Floats]]]] = {
+Lie = Callable[[Scene], tuple[Ints, Floats]]
+ATTACKS: Final[dict[str, Lie]] = {
     "gaussian": _gaussian,
     "alie": lambda scene: _cut(scene.honest.mean - scene.factor * scene.honest.std, scene),
     "ipm": lambda scene: _cut(-scene.factor * scene.honest.mean, scene),
     "min-max": lambda scene: _cut(scene.honest.far, scene),
     "support": _support,
     "spread": _spread,
+    "turncoat": lambda scene: _in_parts(scene, scene.honest.turned),
+    "hedged": lambda scene: _in_parts(scene, scene.honest.hedged),
 }
 
 
+# What adaptive attackers try: n of them that send one direction weigh as one on a rule that looks for copies, n without
+# any overlap weigh n but are sqrt(n) long together; the worst lies between.
+TRIED: Final[tuple[Lie, ...]] = (
+    *(partial(_spread, times=times) for times in (2, 4, SPREAD, 16)),
+    *(ATTACKS[kind] for kind in ("support", "alie", "ipm", "min-max", "turncoat", "hedged")),
+)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The attackers of a run, and what they know beside the honest uploads of a round."""
+
+    adversary: Adversary
+    liars: frozenset[int]
+    rule: Callable[[Sequence[Upload]], Tensor]  # what the server would make of the round's uploads
+    past: Tensor | None = None  # what the last round left of the honest means
+
+
 def tampered(
-    adversary: Adversary, answers: Answers, participants: Sequence[int], liars: frozenset[int], seed: int, number: int
-) -> Answers:
-    """The answers of a round with the uploads of its dishonest participants replaced."""
-    uploads = list(answers.uploads)
-    honest = [
-        upload.dense().numpy() for upload, client in zip(uploads, participants, strict=True) if client not in liars
-    ]
-    common = next((upload.positions for upload in uploads if upload.common), None)
-    crowd = _crowd(honest, common) if honest and adversary.kind in ATTACKS else None
-    for place, client in enumerate(participants):
-        if client not in liars:
-            continue
-        own = uploads[place]
-        if adversary.kind in OWN:
+    scheme: Scheme, answers: Answers, participants: Sequence[int], seed: int, number: int
+) -> tuple[Answers, Mapping[str, Tensor]]:
+    """The answers of a round with the uploads of its dishonest participants replaced, and what is to be remembered."""
+    adversary, uploads = scheme.adversary, list(answers.uploads)
+    lying = {place: client for place, client in enumerate(participants) if client in scheme.liars}
+    if adversary.kind in OWN:
+        for place in lying:
+            own = uploads[place]
             uploads[place] = replace(own, values=own.values * (OWN[adversary.kind] * adversary.factor))
-        elif crowd is not None:
-            uploads[place] = _lie(adversary, crowd, own, stream(seed, "attack", number, client))
-    return replace(answers, uploads=tuple(uploads))
-
-
-def _crowd(honest: Sequence[NDArray[np.float32]], common: Tensor | None) -> Crowd:
-    """The honest uploads, at the entries that all send where there are such."""
+        return replace(answers, uploads=tuple(uploads)), {}
+    honest = [upload.dense().numpy() for place, upload in enumerate(uploads) if place not in lying]
+    if not honest:
+        return answers, {}
     rows = np.stack(honest)
-    return Crowd(rows if common is None else rows[:, common.numpy()])
+    past = np.zeros(rows.shape[1]) if scheme.past is None else scheme.past.numpy()
+    common = next((upload.positions for upload in uploads if upload.common), None)
+    crowd = Crowd(rows, past) if common is None else Crowd(rows[:, common.numpy()], past[common.numpy()])
+
+    def with_lies(attack: Lie) -> tuple[Upload, ...]:
+        told = list(uploads)
+        for place, client in lying.items():
+            told[place] = _lie(attack, adversary.factor, crowd, uploads[place], stream(seed, "attack", number, client))
+        return tuple(told)
+
+    if adversary.kind not in REMEMBERING:
+        return replace(answers, uploads=with_lies(ATTACKS[adversary.kind])), {}
+    after = torch.from_numpy(FADED * past + rows.mean(axis=0, dtype=np.float64))
+    if adversary.kind != "adaptive":
+        sent = with_lies(ATTACKS[adversary.kind])
+    else:
+        sent = min(map(with_lies, TRIED), key=lambda told: float(scheme.rule(told).double() @ after))
+    return replace(answers, uploads=sent), {PAST: after}
 
 
-def _lie(adversary: Adversary, honest: Crowd, own: Upload, rng: np.random.Generator) -> Upload:
+def _lie(attack: Lie, factor: float, honest: Crowd, own: Upload, rng: np.random.Generator) -> Upload:
     """What an attacker sends in place of its own upload; where all send the same entries, it can only fill those."""
     meant = Upload(own.entries, own.values) if own.common else own
-    lie = _upload(meant, *ATTACKS[adversary.kind](Scene(honest, meant, own.entries, adversary.factor, rng)))
+    lie = _upload(meant, *attack(Scene(honest, meant, own.entries, factor, rng)))
     return replace(own, values=lie.values) if own.common else lie
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Final, Literal, final
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, Literal, NamedTuple, final
 
 import numpy as np
 import torch
@@ -23,6 +23,15 @@ from leanfed.rounds.nested import STATISTICS, covered_mean
 
 AVERAGE = "average"  # the server's memory of past mean gradients
 NORM, PAST_NORMS = "norm", 0.9  # its memory of their norms, and the weight of the past in it
+OF_THE_RULE = "rule."  # before the names of what the aggregation rule remembers, in the server's memory
+
+
+class Combined(NamedTuple):
+    """What a rule makes of a round's uploads."""
+
+    update: Tensor
+    weights: Floats | None = None  # (n,) of the uploads, if the rule has chosen them
+    memory: Mapping[str, Tensor] = {}  # what the server is to remember for the rule until the next round
 
 
 class Aggregation(Section):
@@ -49,6 +58,20 @@ class Aggregation(Section):
     def weigh(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Floats | None:
         """(n,) the weight of each upload, if the update is their weighted sum; then `combine` is not asked."""
         return None
+
+    def judge(
+        self,
+        size: int,
+        gamma: Floats,
+        uploads: Sequence[Upload],
+        clients: Sequence[int],
+        memory: Mapping[str, Tensor],
+    ) -> Combined:
+        """The update of these clients' uploads; `memory` is what the last round left, empty before the first."""
+        weights = self.weigh(size, gamma, uploads)
+        if weights is None:
+            return Combined(self.combine(size, gamma, uploads))
+        return Combined(weighted_sum(size, weights, uploads), weights)
 
     def misfit(self, algorithm: Algorithm) -> str | None:
         """Why the rule cannot combine the uploads of a method, as a clause; None if it can."""
@@ -82,28 +105,41 @@ def divided(total: Tensor, gamma: Floats) -> Tensor:
     return (total / weight if weight > 0 else total).to(torch.float32)
 
 
+def weighted_sum(size: int, weights: Floats, uploads: Sequence[Upload]) -> Tensor:
+    """sum of w_n u_n (float32), whatever their order."""
+    total = exact.zeros(size)
+    Listed(uploads).add_to(total, weights)
+    return total.to(torch.float32)
+
+
 def combined(
-    rule: Aggregation, size: int, answers: Answers, weights: Tensor | None = None
-) -> tuple[Tensor, Floats | None]:
-    """The update by the rule, and the weight of each upload if the rule has chosen it.
+    rule: Aggregation, server: ServerState, clients: Sequence[int], answers: Answers, weights: Tensor | None = None
+) -> Combined:
+    """The update by the rule.
 
     `weights` (size,) is what the sum is divided by, entry by entry, where not all clients have all entries.
     """
     if answers.total is not None and weights is not None:
-        return covered_mean(answers.total, weights), None
+        return Combined(covered_mean(answers.total, weights))
     if answers.total is not None:
-        return divided(answers.total, answers.gamma), None
-    return by_rule(rule, size, answers.gamma, answers.uploads)
+        return Combined(divided(answers.total, answers.gamma))
+    return by_rule(rule, server, clients, answers.gamma, answers.uploads)
 
 
-def by_rule(rule: Aggregation, size: int, gamma: Floats, uploads: Sequence[Upload]) -> tuple[Tensor, Floats | None]:
-    """The update (size,) of single uploads, and the weight of each if the rule has chosen it."""
-    weights = rule.weigh(size, gamma, uploads)
-    if weights is None:
-        return rule.combine(size, gamma, uploads), None
-    total = exact.zeros(size)
-    Listed(uploads).add_to(total, weights)
-    return total.to(torch.float32), weights
+def by_rule(
+    rule: Aggregation, server: ServerState, clients: Sequence[int], gamma: Floats, uploads: Sequence[Upload]
+) -> Combined:
+    """The update of single uploads, with what the server remembers for the rule."""
+    past = {
+        name.removeprefix(OF_THE_RULE): tensor for name, tensor in server.memory.items() if name.startswith(OF_THE_RULE)
+    }
+    return rule.judge(len(server.shared), gamma, uploads, clients, past)
+
+
+def remembering(server: ServerState, memory: Mapping[str, Tensor]) -> ServerState:
+    """The server's state with what the rule is to be told in the next round."""
+    named = {f"{OF_THE_RULE}{name}": tensor for name, tensor in memory.items()}
+    return ServerState(server.shared, {**server.memory, **named}) if named else server
 
 
 def update_server(

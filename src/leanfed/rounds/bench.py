@@ -13,7 +13,7 @@ import leanfed.rounds.robust  # noqa: F401  (registers its rules)
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.algorithms.uploads import Upload
 from leanfed.records import Floats
-from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, by_rule
+from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation
 from leanfed.streams import stream
 
 BASE, KEEP_RATE = 50_692, 0.05  # LeNet-5's base, and the share of it that a client sends
@@ -68,6 +68,6 @@ def _turns(rules: Sequence[Aggregation], gamma: Floats, sent: Sequence[Upload], 
     for _ in range(repeats):
         for place, rule in enumerate(rules):
             began = perf_counter()
-            by_rule(rule, BASE, gamma, sent)
+            rule.judge(BASE, gamma, sent, range(len(sent)), {})
             least[place] = min(least[place], perf_counter() - began)
     return least

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from leanfed.algorithms.contract import ServerState
 from leanfed.algorithms.learner import FlatLearner
 from leanfed.algorithms.uploads import Upload
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.registry import Registry
-from leanfed.rounds.adversary import tampered
-from leanfed.rounds.aggregation import combined, stepped, update_server
+from leanfed.rounds.adversary import PAST, Scheme, tampered
+from leanfed.rounds.aggregation import by_rule, combined, remembering, stepped, update_server
 from leanfed.rounds.broadcast import advanced, seen
 from leanfed.rounds.client_store import ClientStore, States
 from leanfed.rounds.evaluation import Evaluation, Results, gathered, results_of
@@ -88,18 +90,27 @@ class Engine(ABC):
         single = world.aggregation.single_uploads or bool(liars) or world.ledger is not None
         answers = self.exchange(seen(server), clients, plan, single=single)
         check_range(answers, plan.participants, world.training, plan.round)
+        past: Mapping[str, Tensor] = {}
         if liars:
-            answers = tampered(world.adversary, answers, plan.participants, liars, world.task.seed, plan.round)
+            rule = partial(self._ruled, server, plan.participants, answers.gamma)
+            scheme = Scheme(world.adversary, liars, rule, server.memory.get(PAST))
+            answers, past = tampered(scheme, answers, plan.participants, world.task.seed, plan.round)
         weights: Floats | None
         if world.ledger is not None:
             after, weights = released(world, world.ledger, server, answers.uploads, plan.round)
         else:
             had = None if world.widths is None else world.coverage(plan.participants, answers.gamma)
-            mean, weights = combined(world.aggregation, len(server.shared), answers, had)
+            mean, weights, memory = combined(world.aggregation, server, plan.participants, answers, had)
             after = update_server(world.algorithm, server, mean, answers, world.training, plan.round)
+            after = remembering(after, memory)
+        if past:
+            after = ServerState(after.shared, {**after.memory, **past})
         after, _ = advanced(world.differences, server, after, world.task.seed, plan.round)
         columns = (answers.loss, answers.samples, answers.entries, answers.coded_bits)
         return RoundOutcome(after, *columns, weights, answers.signals)
+
+    def _ruled(self, server: ServerState, clients: Sequence[int], gamma: Floats, uploads: Sequence[Upload]) -> Tensor:
+        return by_rule(self.world.aggregation, server, clients, gamma, uploads).update
 
     def evaluate(self, server: ServerState, clients: ClientStore) -> Evaluation:
         """Test the models of the tested clients, all or a panel, each on its own test set."""

@@ -7,8 +7,9 @@ cut down is seen.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Final, Literal, final
 
 import numpy as np
@@ -19,10 +20,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from leanfed.algorithms.base import Algorithm
-from leanfed.algorithms.uploads import Listed, Upload
-from leanfed.compression import exact
+from leanfed.algorithms.uploads import Upload
 from leanfed.records import Floats
-from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation
+from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, Combined, weighted_sum
 
 VALUES: Final = 1 << 22  # of the columns that are made dense at a time: 32 MB
 Share = Annotated[float, Field(ge=0, lt=0.5)]
@@ -69,19 +69,22 @@ class Weighing(Aggregation):
 
     @override
     def weigh(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Floats:
-        total = gamma.sum()
-        even = gamma / total if total > 0 else np.full(len(gamma), 1.0 / len(gamma))
-        return self.weights(np.diag(squares(uploads)) if self.alone else inner_products(size, uploads), even)
+        products = np.diag(squares(uploads)) if self.alone else inner_products(size, uploads)
+        return self.weights(products, normalised(gamma))
 
     @override
     def combine(self, size: int, gamma: Floats, uploads: Sequence[Upload]) -> Tensor:
-        total = exact.zeros(size)
-        Listed(uploads).add_to(total, self.weigh(size, gamma, uploads))
-        return total.to(torch.float32)
+        return weighted_sum(size, self.weigh(size, gamma, uploads), uploads)
 
     @override
     def misfit(self, algorithm: Algorithm) -> str | None:
         return "masks are votes, whose length says nothing" if algorithm.upload_form == "mask" else None
+
+
+def normalised(gamma: Floats) -> Floats:
+    """gamma over its sum; even weights where that is zero."""
+    total = gamma.sum()
+    return np.asarray(gamma / total if total > 0 else np.full(len(gamma), 1.0 / len(gamma)))
 
 
 def shrinking(lengths: Floats) -> Floats:
@@ -108,19 +111,114 @@ class Clip(Weighing):
 @final
 @AGGREGATIONS.register("clip-dedupe")
 class ClipDedupe(Weighing):
-    """As clip, then each upload is divided by how many look like it, sum over j of max(0, cos(u_n, u_j))^2.
+    """As clip, then each upload is divided by how many look like it, sum over j of max(0, cos(u_n, u_j))^power.
 
     Honest sparse uploads point apart; attackers that agree on one direction count as one.
     """
 
     name: Literal["clip-dedupe"] = "clip-dedupe"
+    power: float = Field(default=2.0, ge=1.0, le=16.0)
+    """Of the cosine: a higher one spares honest clients that resemble each other, and attackers that differ."""
 
     @override
     def weights(self, products: Matrix, gamma: Floats) -> Floats:
-        lengths = np.sqrt(products.diagonal())
-        scale = np.maximum(np.outer(lengths, lengths), 1e-300)
-        copies = np.maximum(np.square(np.maximum(products / scale, 0.0)).sum(axis=1), 1.0)
-        return np.asarray(shrinking(lengths) * (gamma / copies) / (gamma / copies).sum())
+        return shrinking(np.sqrt(products.diagonal())) * deduped(products, gamma, self.power)
+
+
+def deduped(products: Matrix, gamma: Floats, power: float) -> Floats:
+    """(n,) gamma_n over the number of uploads that look like u_n, scaled to a sum of one."""
+    lengths = np.sqrt(products.diagonal())
+    scale = np.maximum(np.outer(lengths, lengths), 1e-300)
+    share = gamma / np.maximum((np.maximum(products / scale, 0.0) ** power).sum(axis=1), 1.0)
+    return np.asarray(share / share.sum())
+
+
+@final
+@AGGREGATIONS.register("majority")
+class Majority(Weighing):
+    """clip-dedupe among the clients that have agreed with most of the others so far.
+
+    Client n agrees with the update v(S) of a set S of clients by cos(u_n, v(S) without its own part). S is everybody in
+    good standing, s_n >= 0, or all where these are fewer than half. If fewer than half of S agree, v(S) is that of a
+    loud minority, and those of S who do not agree take its place: attackers who outweigh the others are outnumbered all
+    the same. The standing s_n becomes
+
+        past s_n + cos(u_n, v(S) without its own part) + cos(u_n, V),
+
+    V being the sum of the updates so far, faded by `past` each round: one round of bad luck does not shut an honest
+    client out, and who turns back what the others have learned is seen. The update is v of all in good standing then.
+    """
+
+    name: Literal["majority"] = "majority"
+    power: float = Field(default=2.0, ge=1.0, le=16.0)
+    """Of the cosine, as in clip-dedupe."""
+    past: float = Field(default=0.9, ge=0.0, le=1.0)
+    """How much of a client's standing, and of the sum of updates, is kept from round to round."""
+
+    @override
+    def weights(self, products: Matrix, gamma: Floats) -> Floats:
+        nothing = np.zeros(len(gamma))
+        return self.judged(products, gamma, nothing, nothing)[0]
+
+    @override
+    def judge(
+        self,
+        size: int,
+        gamma: Floats,
+        uploads: Sequence[Upload],
+        clients: Sequence[int],
+        memory: Mapping[str, Tensor],
+    ) -> Combined:
+        course = memory.get("course", torch.zeros(size, dtype=torch.float64))
+        standing = torch.zeros(max(clients, default=-1) + 1, dtype=torch.float64)
+        if "standing" in memory:
+            known = memory["standing"]
+            standing = torch.cat([known, standing[len(known) :]])
+        rows, products = list(clients), inner_products(size, uploads)
+        along = cosines(uploads, np.sqrt(products.diagonal()), course.numpy())
+        weights, after = self.judged(products, normalised(gamma), standing[rows].numpy(), along)
+        update = weighted_sum(size, weights, uploads)
+        standing = standing.index_copy(0, torch.tensor(rows, dtype=torch.int64), torch.from_numpy(after))
+        return Combined(update, weights, {"standing": standing, "course": self.past * course + update.double()})
+
+    def judged(self, products: Matrix, gamma: Floats, standing: Floats, along: Floats) -> tuple[Floats, Floats]:
+        """(n,) weights, and the standing after the round, from that before it and (n,) cos(u_n, V)."""
+        trusted = standing >= 0
+        if 2 * np.count_nonzero(trusted) < len(gamma):
+            trusted = np.ones(len(gamma), dtype=bool)
+        agreed = self._agreement(products, gamma, trusted)
+        others = trusted & (agreed < 0)
+        if 2 * np.count_nonzero(agreed[trusted] > 0) < np.count_nonzero(trusted) and others.any():
+            instead = self._agreement(products, gamma, others)
+            if np.count_nonzero(instead[trusted] > 0) > np.count_nonzero(agreed[trusted] > 0):
+                agreed = instead
+        after = self.past * standing + agreed + along
+        good = after >= 0
+        return self._update(products, gamma, good if good.any() else trusted), after
+
+    def _update(self, products: Matrix, gamma: Floats, some: NDArray[np.bool_]) -> Floats:
+        """(n,) the weights of v(S); zero outside S."""
+        weights = np.zeros_like(gamma)
+        weights[some] = deduped(products[np.ix_(some, some)], gamma[some], self.power)
+        return weights * shrinking(np.sqrt(products.diagonal()))
+
+    def _agreement(self, products: Matrix, gamma: Floats, some: NDArray[np.bool_]) -> Floats:
+        """(n,) cos(u_n, v(S) - w_n u_n); 0 where either is zero."""
+        weights, squares = self._update(products, gamma, some), products.diagonal()
+        along = products @ weights
+        rest = weights @ along - 2.0 * weights * along + weights**2 * squares
+        scale = np.sqrt(squares * np.maximum(rest, 0.0))
+        return np.divide(along - weights * squares, scale, out=np.zeros_like(along), where=scale > 0)
+
+
+def cosines(uploads: Sequence[Upload], lengths: Floats, vector: Floats) -> Floats:
+    """(n,) cos(u_n, vector), from the uploads' lengths; 0 where either is zero."""
+    products = np.zeros(len(uploads))
+    for place, upload in enumerate(uploads):
+        there = vector if upload.positions is None else vector[upload.positions.numpy()]
+        products[place] = np.sum(upload.values.numpy() * there, dtype=np.float64)
+    scale = lengths * math.sqrt(np.square(vector).sum())
+    return np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -18,7 +19,8 @@ from leanfed.compression.picks import NumpyPicks
 from leanfed.compression.selection import common
 from leanfed.compression.sparsify import Sparsification
 from leanfed.errors import SettingsError
-from leanfed.rounds.adversary import Adversary, tampered
+from leanfed.rounds.adversary import Adversary, Scheme, tampered
+from leanfed.rounds.aggregation import WeightedMean
 from leanfed.rounds.costs import RadioSettings, upload_bits
 from leanfed.rounds.exchange import Answers
 from leanfed.rounds.privacy import Ledger, Privacy, release
@@ -120,12 +122,14 @@ def test_privacy_noises_the_support_alone_and_zero_noise_is_the_plain_run() -> N
     assert leanfed.run(tiny(privacy=noisy, participation=nobody)).rounds["participants"].sum() == 0
 
 
-@pytest.mark.parametrize("kind", ["support", "gaussian", "spread"])
+@pytest.mark.parametrize("kind", ["support", "gaussian", "spread", "turncoat", "adaptive"])
 def test_attackers_can_only_fill_the_entries_that_all_send(kind: str) -> None:
     uploads = tuple(sent(0))
     blank = np.zeros(2)
     answers = Answers(blank, blank, blank.astype(int), np.array([2, 2]), None, None, uploads, None)
-    after = tampered(Adversary.model_validate({"kind": kind}), answers, (3, 8), frozenset({8}), 0, 0)
+    rule = partial(WeightedMean().combine, 4, np.full(2, 0.5))
+    scheme = Scheme(Adversary.model_validate({"kind": kind}), frozenset({8}), rule, torch.arange(4.0).double())
+    after, _ = tampered(scheme, answers, (3, 8), 0, 0)
     assert after.uploads[1].common
     assert torch.equal(after.uploads[1].positions, uploads[1].positions)
     assert not torch.equal(after.uploads[1].values, uploads[1].values)

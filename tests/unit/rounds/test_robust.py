@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.algorithms.uploads import Upload
 from leanfed.errors import SettingsError
-from leanfed.rounds.adversary import ATTACKS, Adversary, flipped, tampered
+from leanfed.rounds.adversary import ATTACKS, Adversary, Scheme, flipped, largest, tampered
 from leanfed.rounds.aggregation import AGGREGATIONS
 from leanfed.rounds.bench import rule_rows
 from leanfed.rounds.exchange import Answers
@@ -128,12 +129,17 @@ def sparse_uploads(count: int = 10, size: int = 60, entries: int = 6) -> list[Up
     return [Upload(size, torch.from_numpy(rng.standard_normal(entries)).float(), place) for place in places]
 
 
-@pytest.mark.parametrize("kind", ["sign-flip", "scaling", *ATTACKS])
+def by_mean(uploads: Sequence[Upload]) -> Tensor:
+    return torch.stack([upload.dense() for upload in uploads]).mean(0)
+
+
+@pytest.mark.parametrize("kind", ["sign-flip", "scaling", *ATTACKS, "adaptive"])
 def test_attackers_send_no_more_than_their_share_and_touch_nobody_else(kind: str) -> None:
     sent, adversary = sparse_uploads(), Adversary.model_validate({"kind": kind})
     liars = frozenset({2, 7})
-    after = tampered(adversary, answers_of(sent), range(10), liars, 0, 3)
-    again = tampered(adversary, answers_of(sent), range(10), liars, 0, 3)
+    scheme = Scheme(adversary, liars, by_mean)
+    after, _ = tampered(scheme, answers_of(sent), range(10), 0, 3)
+    again, _ = tampered(scheme, answers_of(sent), range(10), 0, 3)
     for client, (before, upload) in enumerate(zip(sent, after.uploads, strict=True)):
         assert torch.equal(upload.values, again.uploads[client].values)  # the same for a seed and a round
         if client not in liars:
@@ -145,16 +151,18 @@ def test_attackers_send_no_more_than_their_share_and_touch_nobody_else(kind: str
         assert not torch.equal(upload.dense(), before.dense())
 
 
+@given(st.lists(st.integers(-3, 3), max_size=30), st.integers(0, 35))
+def test_the_largest_are_those_of_a_stable_sort(values: list[int], count: int) -> None:
+    vector = np.array(values, dtype=np.float64)
+    assert largest(vector, count).tolist() == sorted(np.argsort(-np.abs(vector), kind="stable")[:count].tolist())
+
+
 def test_attacks_by_hand() -> None:
     honest = [whole(4, 0, 0, 0), whole(2, 2, 0, 0)]  # mean (3, 1, 0, 0), norms 4 and 2.83
 
     def lie(kind: str, **more: float) -> list[float]:
-        adversary = Adversary.model_validate({"kind": kind, **more})
-        return (
-            tampered(adversary, answers_of([*honest, whole(1, 1, 1, 1)]), range(3), frozenset({2}), 0, 0)
-            .uploads[2]
-            .values.tolist()
-        )
+        scheme = Scheme(Adversary.model_validate({"kind": kind, **more}), frozenset({2}), by_mean)
+        return tampered(scheme, answers_of([*honest, whole(1, 1, 1, 1)]), range(3), 0, 0)[0].uploads[2].values.tolist()
 
     assert lie("sign-flip") == [-5.0] * 4
     assert lie("scaling") == [-50.0] * 4
@@ -163,7 +171,49 @@ def test_attacks_by_hand() -> None:
     norm = (4 + 8**0.5) / 2
     assert lie("support") == pytest.approx([-3 * norm / 10**0.5, -norm / 10**0.5, 0, 0])
     apart = np.array(lie("min-max"))  # mean - c std no farther from an honest one than those are from each other
-    assert max(np.linalg.norm(apart - u.values.numpy()) for u in honest) == pytest.approx(8**0.5, rel=1e-3)
+    assert max(np.linalg.norm(apart - u.values.numpy()) for u in honest) == pytest.approx(8**0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["mean", "clip", "clip-dedupe"])
+def test_an_attacker_that_knows_the_rule_does_at_least_what_the_others_do(rule: str) -> None:
+    sent, liars = sparse_uploads(), frozenset({2, 5, 7})
+    honest = torch.stack([u.dense() for place, u in enumerate(sent) if place not in liars]).double().mean(0)
+
+    def combined(uploads: Sequence[Upload]) -> Tensor:
+        return AGGREGATIONS[rule]().combine(uploads[0].size, even(len(uploads)), uploads)
+
+    def progress(kind: str) -> float:
+        after, _ = tampered(
+            Scheme(Adversary.model_validate({"kind": kind}), liars, combined), answers_of(sent), range(10), 0, 3
+        )
+        return float(combined(after.uploads).double() @ honest)
+
+    others = {kind: progress(kind) for kind in ("support", "spread", "alie", "ipm", "min-max", "turncoat", "hedged")}
+    assert progress("adaptive") <= min(others.values())
+    assert progress("adaptive") < max(others.values())
+
+
+@pytest.mark.parametrize(("liars", "power"), [(5, 2), (20, 2), (60, 2), (20, 3)])
+def test_what_liars_can_weigh_together_on_clip_dedupe(liars: int, power: int) -> None:
+    """n uploads of the median norm and pairwise cosine c sum to sqrt(n + n (n - 1) c) / (1 + (n - 1) c^power) of it."""
+
+    def length(cosine: float) -> float:  # relative to one honest upload
+        shared, own = cosine**0.5, (1 - cosine) ** 0.5
+        lies = torch.cat([torch.full((liars, 1), shared), own * torch.eye(liars)], dim=1)
+        rows = torch.block_diag(lies, torch.eye(3))  # and three honest ones that point elsewhere
+        sent = [Upload(rows.shape[1], row) for row in rows]
+        weights = ClipDedupe(power=power).weigh(rows.shape[1], even(len(sent)), sent)
+        return float(np.linalg.norm(weights[:liars] @ rows[:liars].numpy()) / weights[-1])
+
+    cosines = np.linspace(0, 1, 101)
+    lengths = [length(c) for c in cosines]
+    formula = np.sqrt(liars + liars * (liars - 1) * cosines) / (1 + (liars - 1) * cosines**power)
+    assert lengths == pytest.approx(formula.tolist(), rel=1e-5)
+    assert lengths[-1] == pytest.approx(1.0, rel=1e-5)  # copies weigh as one
+    assert max(lengths) <= 1.01 * liars ** (1 - 1 / (2 * power))  # where the mean lets them weigh n
+    if liars == 20:
+        assert max(lengths) == pytest.approx({2: 6.40, 3: 8.51}[power], abs=0.01)
+        assert length(1 / 8) > {2: 0.98, 3: 0.9}[power] * max(lengths)  # the overlap of spread is near the worst
 
 
 def test_flipped_labels_are_those_of_the_liars_alone(world_of: WorldOf) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.bindings import Bindings
@@ -37,9 +36,9 @@ from leanfed.deployment.masking.refusals import check_masked_run
 from leanfed.deployment.masking.rules import Rules
 from leanfed.deployment.masking.sums import GivenUpError
 from leanfed.errors import LeanfedError, SettingsError
-from leanfed.records import Floats, RoundPlan
+from leanfed.records import RoundPlan
 from leanfed.results import RunFolder, joined
-from leanfed.rounds.aggregation import by_rule, stepped
+from leanfed.rounds.aggregation import Combined, by_rule, remembering, stepped
 from leanfed.rounds.broadcast import advanced
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.rounds.client_store import ClientStore
@@ -50,7 +49,6 @@ from leanfed.runs.play import arrived
 from leanfed.runs.settings import Settings
 
 MOST_TURNS = 3  # a run that diverges more often without getting further is stopped
-Combined = tuple[Tensor, Floats | None] | None  # an update, and weights that a rule has chosen; None: nothing to apply
 LONGEST_PROBE_S = 30.0  # that the first round waits for probes
 
 
@@ -236,7 +234,7 @@ class FleetServer:
         self.inbox.audit.write("not_unmasked", round=plan.round, why=why, **self.masks.told(accepted))
         return False
 
-    def _combined(self, progress: Progress) -> Combined:
+    def _combined(self, progress: Progress) -> Combined | None:
         """The update of the accepted ones; None where there is none, or their sum could not be unmasked."""
         accepted, number, size = self.inbox.accepted, progress.round, len(progress.server.shared)
         if not accepted:
@@ -249,12 +247,13 @@ class FleetServer:
                 return None
             self._given_up, self.inbox.accepted = 0, self.masks.bill(accepted)
             self.inbox.audit.write("unmasked", round=number, **self.masks.told(accepted))
-            return mean, None
+            return Combined(mean)
         members, world = sorted(accepted), self._planner().world
         age = np.array([number - accepted[client].order.round for client in members])
         # An update that is a rounds late counts for 1 / sqrt(1 + a) of its weight (FedAsync's polynomial, a = 1/2).
         given = world.task.gamma[members] / np.sqrt(1 + age)
-        return by_rule(world.aggregation, size, given, [accepted[client].upload for client in members])
+        uploads = [accepted[client].upload for client in members]
+        return by_rule(world.aggregation, progress.server, members, given, uploads)
 
     def _give_up(self, number: int, why: str) -> None:
         """Leave a round without an update: its masks are spent, so that it is not tried again."""
@@ -447,15 +446,20 @@ class FleetServer:
                 self.inbox.waiting.pop(letter.expected.order.token)
 
     def _apply(
-        self, progress: Progress, planned: Planned, combined: Combined, checkpoints: Checkpoints, elapsed_s: float
+        self,
+        progress: Progress,
+        planned: Planned,
+        combined: Combined | None,
+        checkpoints: Checkpoints,
+        elapsed_s: float,
     ) -> Progress:
         """Update the base, complete the last round's rows, and save everything before the next orders are sent."""
         planner, accepted, number = self._planner(), self.inbox.accepted, progress.round
         plan = _applied_part(planned.plan, accepted)
         server, weights = progress.server, None
         if combined is not None:  # without participants the base does not change
-            mean, weights = combined
-            moved = stepped(self.settings.algorithm, server, mean, self.settings.training, number)
+            mean, weights, memory = combined
+            moved = remembering(stepped(self.settings.algorithm, server, mean, self.settings.training, number), memory)
             server, difference = advanced(self.views.how, server, moved, self.settings.seed, number)
             self.views.advance(server, difference)
         outcome = outcome_of(server, accepted, weights)
