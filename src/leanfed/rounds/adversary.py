@@ -36,6 +36,7 @@ Kind = Literal[
     "spread",
     "turncoat",
     "hedged",
+    "veteran",
     "adaptive",
     "label-flip",
     "backdoor",
@@ -43,8 +44,9 @@ Kind = Literal[
 USUAL: Final = {"sign-flip": 5.0, "scaling": 50.0, "gaussian": 10.0, "alie": 1.0, "ipm": 1.0}  # strengths
 OWN: Final = {"sign-flip": -1.0, "scaling": -1.0, "backdoor": 1.0}  # multiples of the attacker's own upload: the sign
 SPREAD = 8  # attackers who push on parts of the entries share so many times the entries of one
-PAST, FADED = "adversary.past", 0.9  # the sum of honest means, in the server's memory; how much a round leaves of it
-REMEMBERING: Final = ("turncoat", "hedged", "adaptive")  # kinds that know it
+PAST = "adversary.past"  # sums of honest means, in the server's memory
+FADED: Final = (0.9, 0.97)  # how much a round leaves of the recent one and of the long one
+REMEMBERING: Final = ("turncoat", "hedged", "veteran", "adaptive")  # kinds that know them
 
 
 class Adversary(Section):
@@ -56,10 +58,11 @@ class Adversary(Section):
     min-max (as far along -std as honest uploads lie apart), support (all on the largest entries of minus the mean, at
     the honest median norm), spread (the same push on random parts of eight times as many entries), turncoat (such a
     push against the honest means of past rounds, without what this round's mean would show of it), hedged (against the
-    past means, and as much along this round's), adaptive (knows the server's rule and what it remembers too, tries all
-    these and other spreads on it, and sends what turns the update furthest from the honest means of this and past
-    rounds); label-flip (trains on label c - 1 - y); backdoor (trains on pictures with a white square that have the
-    label `target`, so that honest clients take marked pictures for it: the column attack_success)."""
+    past means, and as much along this round's), veteran (against the means of a longer past, without what this round's
+    and the last ones' would show of it), adaptive (knows the server's rule and what it remembers too, tries all these
+    and other spreads on it, and sends what turns the update furthest from the honest means of this and past rounds);
+    label-flip (trains on label c - 1 - y); backdoor (trains on pictures with a white square that have the label
+    `target`, so that honest clients take marked pictures for it: the column attack_success)."""
     share: float = Field(default=0.2, ge=0, lt=1)
     """Share of the clients that lie."""
     strength: float | None = Field(default=None, gt=0, le=1e6)
@@ -103,7 +106,7 @@ class Crowd:
     """The honest uploads of a round, which all its attackers know; what they make of them is computed once."""
 
     rows: NDArray[np.float32]  # (honest, size)
-    past: Floats  # (size,) the faded sum of the honest means of past rounds
+    past: Floats  # (2, size) the faded sums of the honest means of past rounds, recent and long
 
     @cached_property
     def mean(self) -> Floats:
@@ -141,19 +144,30 @@ class Crowd:
 
     @cached_property
     def turned(self) -> Floats:
-        """Minus the past, without its part along the mean, and with a little of the mean instead."""
-        if not self.past.any():
-            return -self.mean
-        along = float(self.past @ self.mean) / max(float(self.mean @ self.mean), 1e-300)
-        return np.asarray(-self.past + (along + 0.05) * self.mean)
+        """Minus the recent past, but with a little of the mean in place of what is along it."""
+        return self._against(self.past[0], self.mean)
 
     @cached_property
     def hedged(self) -> Floats:
-        """The mean's direction and a little more of it, minus that of the past."""
-        present, gone = (float(np.linalg.norm(vector)) for vector in (self.mean, self.past))
-        if min(present, gone) == 0:
+        """The mean's direction and a little more of it, minus that of the recent past."""
+        return np.asarray(1.05 * unit(self.mean) - unit(self.past[0])) if self.past.any() else -self.mean
+
+    @cached_property
+    def veteran(self) -> Floats:
+        """Minus the long past, but with a little of the mean and of the recent past in place of what is along them."""
+        return self._against(self.past[1], self.mean, self.past[0])
+
+    def _against(self, past: Floats, *shown: Floats) -> Floats:
+        if not past.any():
             return -self.mean
-        return np.asarray(1.05 * self.mean / present - self.past / gone)
+        basis = np.linalg.qr(np.stack(shown, axis=1))[0]
+        push = unit(basis @ (basis.T @ past) - past)
+        return np.asarray(push + 0.05 * sum(unit(vector) for vector in shown))
+
+
+def unit(vector: Floats) -> Floats:
+    """A vector at length one; zero stays zero."""
+    return np.asarray(vector / max(float(np.linalg.norm(vector)), 1e-300))
 
 
 @dataclass(frozen=True)
@@ -231,6 +245,7 @@ ATTACKS: Final[dict[str, Lie]] = {
     "spread": _spread,
     "turncoat": lambda scene: _in_parts(scene, scene.honest.turned),
     "hedged": lambda scene: _in_parts(scene, scene.honest.hedged),
+    "veteran": lambda scene: _in_parts(scene, scene.honest.veteran),
 }
 
 
@@ -238,7 +253,7 @@ ATTACKS: Final[dict[str, Lie]] = {
 # any overlap weigh n but are sqrt(n) long together; the worst lies between.
 TRIED: Final[tuple[Lie, ...]] = (
     *(partial(_spread, times=times) for times in (2, 4, SPREAD, 16)),
-    *(ATTACKS[kind] for kind in ("support", "alie", "ipm", "min-max", "turncoat", "hedged")),
+    *(ATTACKS[kind] for kind in ("support", "alie", "ipm", "min-max", "turncoat", "hedged", "veteran")),
 )
 
 
@@ -249,7 +264,7 @@ class Scheme:
     adversary: Adversary
     liars: frozenset[int]
     rule: Callable[[Sequence[Upload]], Tensor]  # what the server would make of the round's uploads
-    past: Tensor | None = None  # what the last round left of the honest means
+    past: Tensor | None = None  # (2, size) what the last round left of the honest means
 
 
 def tampered(
@@ -267,9 +282,9 @@ def tampered(
     if not honest:
         return answers, {}
     rows = np.stack(honest)
-    past = np.zeros(rows.shape[1]) if scheme.past is None else scheme.past.numpy()
+    past = np.zeros((len(FADED), rows.shape[1])) if scheme.past is None else scheme.past.numpy()
     common = next((upload.positions for upload in uploads if upload.common), None)
-    crowd = Crowd(rows, past) if common is None else Crowd(rows[:, common.numpy()], past[common.numpy()])
+    crowd = Crowd(rows, past) if common is None else Crowd(rows[:, common.numpy()], past[:, common.numpy()])
 
     def with_lies(attack: Lie) -> tuple[Upload, ...]:
         told = list(uploads)
@@ -279,11 +294,11 @@ def tampered(
 
     if adversary.kind not in REMEMBERING:
         return replace(answers, uploads=with_lies(ATTACKS[adversary.kind])), {}
-    after = torch.from_numpy(FADED * past + rows.mean(axis=0, dtype=np.float64))
+    after = torch.from_numpy(np.array(FADED)[:, None] * past + rows.mean(axis=0, dtype=np.float64))
     if adversary.kind != "adaptive":
         sent = with_lies(ATTACKS[adversary.kind])
     else:
-        sent = min(map(with_lies, TRIED), key=lambda told: float(scheme.rule(told).double() @ after))
+        sent = min(map(with_lies, TRIED), key=lambda told: float(scheme.rule(told).double() @ after[0]))
     return replace(answers, uploads=sent), {PAST: after}
 
 

@@ -122,13 +122,15 @@ def test_privacy_noises_the_support_alone_and_zero_noise_is_the_plain_run() -> N
     assert leanfed.run(tiny(privacy=noisy, participation=nobody)).rounds["participants"].sum() == 0
 
 
-@pytest.mark.parametrize("kind", ["support", "gaussian", "spread", "turncoat", "adaptive"])
+@pytest.mark.parametrize("kind", ["support", "gaussian", "spread", "turncoat", "veteran", "adaptive"])
 def test_attackers_can_only_fill_the_entries_that_all_send(kind: str) -> None:
     uploads = tuple(sent(0))
     blank = np.zeros(2)
     answers = Answers(blank, blank, blank.astype(int), np.array([2, 2]), None, None, uploads, None)
     rule = partial(WeightedMean().combine, 4, np.full(2, 0.5))
-    scheme = Scheme(Adversary.model_validate({"kind": kind}), frozenset({8}), rule, torch.arange(4.0).double())
+    scheme = Scheme(
+        Adversary.model_validate({"kind": kind}), frozenset({8}), rule, torch.arange(8.0).double().reshape(2, 4)
+    )
     after, _ = tampered(scheme, answers, (3, 8), 0, 0)
     assert after.uploads[1].common
     assert torch.equal(after.uploads[1].positions, uploads[1].positions)

@@ -15,7 +15,7 @@ from leanfed.results import RunFolder
 from leanfed.runs.settings import Settings
 
 
-@pytest.mark.parametrize(("name", "runs", "claims"), [("privacy", 60, 3), ("robust", 342, 8)])
+@pytest.mark.parametrize(("name", "runs", "claims"), [("privacy", 60, 3), ("robust", 368, 8)])
 def test_every_number_of_a_claim_is_one_of_the_entrys(name: str, runs: int, claims: int) -> None:
     entry = ENTRIES[name]
     scale = entry.scale(1, quick=False)

@@ -188,7 +188,10 @@ def test_an_attacker_that_knows_the_rule_does_at_least_what_the_others_do(rule: 
         )
         return float(combined(after.uploads).double() @ honest)
 
-    others = {kind: progress(kind) for kind in ("support", "spread", "alie", "ipm", "min-max", "turncoat", "hedged")}
+    others = {
+        kind: progress(kind)
+        for kind in ("support", "spread", "alie", "ipm", "min-max", "turncoat", "hedged", "veteran")
+    }
     assert progress("adaptive") <= min(others.values())
     assert progress("adaptive") < max(others.values())
 
