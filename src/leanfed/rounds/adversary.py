@@ -44,6 +44,7 @@ Kind = Literal[
 USUAL: Final = {"sign-flip": 5.0, "scaling": 50.0, "gaussian": 10.0, "alie": 1.0, "ipm": 1.0}  # strengths
 OWN: Final = {"sign-flip": -1.0, "scaling": -1.0, "backdoor": 1.0}  # multiples of the attacker's own upload: the sign
 SPREAD = 8  # attackers who push on parts of the entries share so many times the entries of one
+HEDGE = 3.15  # hedged: how much of this round's mean goes with the push; `majority` weighs them 3 to 1
 PAST = "adversary.past"  # sums of honest means, in the server's memory
 FADED: Final = (0.9, 0.97)  # how much a round leaves of the recent one and of the long one
 REMEMBERING: Final = ("turncoat", "hedged", "veteran", "adaptive")  # kinds that know them
@@ -58,8 +59,8 @@ class Adversary(Section):
     min-max (as far along -std as honest uploads lie apart), support (all on the largest entries of minus the mean, at
     the honest median norm), spread (the same push on random parts of eight times as many entries), turncoat (such a
     push against the honest means of past rounds, without what this round's mean would show of it), hedged (against the
-    past means, and as much along this round's), veteran (against the means of a longer past, without what this round's
-    and the last ones' would show of it), adaptive (knows the server's rule and what it remembers too, tries all these
+    past means, and three times as much along this round's), veteran (against those of a longer past, without what this
+    round's and the last ones' would show of it), adaptive (knows the server's rule and what it remembers too, tries all these
     and other spreads on it, and sends what turns the update furthest from the honest means of this and past rounds);
     label-flip (trains on label c - 1 - y); backdoor (trains on pictures with a white square that have the label
     `target`, so that honest clients take marked pictures for it: the column attack_success)."""
@@ -149,8 +150,8 @@ class Crowd:
 
     @cached_property
     def hedged(self) -> Floats:
-        """The mean's direction and a little more of it, minus that of the recent past."""
-        return np.asarray(1.05 * unit(self.mean) - unit(self.past[0])) if self.past.any() else -self.mean
+        """The mean's direction, weighted, minus that of the recent past."""
+        return np.asarray(HEDGE * unit(self.mean) - unit(self.past[0])) if self.past.any() else -self.mean
 
     @cached_property
     def veteran(self) -> Floats:

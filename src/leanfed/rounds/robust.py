@@ -143,7 +143,7 @@ class Majority(Weighing):
     loud minority, and those of S who do not agree take its place: attackers who outweigh the others are outnumbered all
     the same. The standing s_n becomes
 
-        past s_n + cos(u_n, v(S) without its own part) + cos(u_n, V),
+        past s_n + cos(u_n, v(S) without its own part) + course cos(u_n, V),
 
     V being the sum of the updates so far, faded by `past` each round: one round of bad luck does not shut an honest
     client out, and who turns back what the others have learned is seen. The update is v of all in good standing then.
@@ -154,6 +154,9 @@ class Majority(Weighing):
     """Of the cosine, as in clip-dedupe."""
     past: float = Field(default=0.9, ge=0.0, le=1.0)
     """How much of a client's standing, and of the sum of updates, is kept from round to round."""
+    course: float = Field(default=3.0, ge=0.0, le=100.0)
+    """How much agreement with past updates counts beside that with the round's: who works against them has to work so
+    many times as much along the present ones."""
 
     @override
     def weights(self, products: Matrix, gamma: Floats) -> Floats:
@@ -192,7 +195,7 @@ class Majority(Weighing):
             instead = self._agreement(products, gamma, others)
             if np.count_nonzero(instead[trusted] > 0) > np.count_nonzero(agreed[trusted] > 0):
                 agreed = instead
-        after = self.past * standing + agreed + along
+        after = self.past * standing + agreed + self.course * along
         good = after >= 0
         return self._update(products, gamma, good if good.any() else trusted), after
 
