@@ -60,10 +60,10 @@ class Adversary(Section):
     the honest median norm), spread (the same push on random parts of eight times as many entries), turncoat (such a
     push against the honest means of past rounds, without what this round's mean would show of it), hedged (against the
     past means, and three times as much along this round's), veteran (against those of a longer past, without what this
-    round's and the last ones' would show of it), adaptive (knows the server's rule and what it remembers too, tries all these
-    and other spreads on it, and sends what turns the update furthest from the honest means of this and past rounds);
-    label-flip (trains on label c - 1 - y); backdoor (trains on pictures with a white square that have the label
-    `target`, so that honest clients take marked pictures for it: the column attack_success)."""
+    round's and the last ones' would show of it), adaptive (knows the server's rule and what it remembers too, tries all
+    these and other spreads on it, and sends what turns the update furthest from the honest means of this and past
+    rounds); label-flip (trains on label c - 1 - y); backdoor (trains on pictures with a white square that have the
+    label `target`, so that honest clients take marked pictures for it: the column attack_success)."""
     share: float = Field(default=0.2, ge=0, lt=1)
     """Share of the clients that lie."""
     strength: float | None = Field(default=None, gt=0, le=1e6)
