@@ -34,16 +34,18 @@ class States(Protocol):
 class Blocks:
     """A matrix of float32 that grows by blocks of rows."""
 
-    def __init__(self, size: int, most: int, allocate: Callable[[int, int], Tensor]) -> None:
+    def __init__(self, size: int, most: int) -> None:
         self.size = size
         self._height = max(1, min(most, BLOCK_BYTES // max(1, 4 * size)))  # rows of a block
-        self._allocate = allocate  # (rows, size) -> zeros
         self._blocks: list[Tensor] = []
 
-    def grow(self, rows: int) -> None:
-        """Make room for so many rows."""
+    def grow(self, rows: int, allocate: Callable[[int, int], Tensor]) -> None:
+        """Make room for so many rows; `allocate` makes zeros (rows, size).
+
+        It is not kept: the store's own method would be a circle, and a study would hold every run's data to its end.
+        """
         while len(self._blocks) * self._height < rows:
-            self._blocks.append(self._allocate(self._height, self.size))
+            self._blocks.append(allocate(self._height, self.size))
 
     def row(self, place: int) -> Tensor:
         """The row at a place, not a copy."""
@@ -141,13 +143,13 @@ class ClientStore:
     def prepare(self, name: str, size: int, clients: Iterable[int]) -> None:
         """Make room for rows of this name, so that threads can `gather` and `scatter` them; then call `mark`."""
         if name not in self._matrices:
-            self._matrices[name] = Blocks(size, self.clients, self._allocate)
+            self._matrices[name] = Blocks(size, self.clients)
             self._holds[name] = np.zeros(self.clients, dtype=bool)
         wanted = np.unique(np.fromiter(clients, dtype=np.int64))
         new = wanted[self._places[wanted] < 0]
         self._places[new] = np.arange(self._placed, self._placed + len(new))
         self._placed += len(new)
-        self._matrices[name].grow(self._placed)
+        self._matrices[name].grow(self._placed, self._allocate)
 
     def start_all(self, clients: Iterable[int]) -> None:
         """Initialise the states of these clients, except those that have one already."""

@@ -1,7 +1,9 @@
 """Many clients' rows at once, in memory or on disk."""
 
+import gc
 import os
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,16 @@ def test_a_copy_of_many_rows_keeps_few_pages_of_their_file_in_memory(tmp_path, m
 def in_files():
     """Bytes of files that this process has in memory."""
     return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_store_is_gone_with_its_last_name():
+    """Without a collection of garbage: a study would keep the data of every run until one comes."""
+    gc.disable()
+    try:
+        store = store_of()
+        store.start_all([0, 1])
+        gone = weakref.ref(store)
+        del store
+        assert gone() is None
+    finally:
+        gc.enable()
