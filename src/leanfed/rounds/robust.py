@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
@@ -25,6 +26,7 @@ from leanfed.records import Floats
 from leanfed.rounds.aggregation import AGGREGATIONS, Aggregation, Combined, weighted_sum
 
 VALUES: Final = 1 << 22  # of the columns that are made dense at a time: 32 MB
+FEW: Final = 400  # sparse uploads up to which a sparse product is faster than one of dense columns (k = 0.05)
 Share = Annotated[float, Field(ge=0, lt=0.5)]
 Matrix = NDArray[np.float64]
 
@@ -36,6 +38,8 @@ def inner_products(size: int, uploads: Sequence[Upload]) -> Matrix:
     array([[5., 6.],
            [6., 9.]])
     """
+    if len(uploads) <= FEW and all(upload.positions is not None for upload in uploads):
+        return _sparse_products(size, uploads)
     # By torch, whose threads the run's settings rule: NumPy's wait for each other where several runs share the cores.
     products = torch.zeros(len(uploads), len(uploads), dtype=torch.float64)
     columns = max(1, min(size, VALUES // max(1, len(uploads))))
@@ -51,6 +55,14 @@ def inner_products(size: int, uploads: Sequence[Upload]) -> Matrix:
                 row[upload.positions[first:last] - start] = upload.values[first:last].double()
         products += block @ block.T
     return products.numpy()
+
+
+def _sparse_products(size: int, uploads: Sequence[Upload]) -> Matrix:
+    ends = np.cumsum([0, *(upload.entries for upload in uploads)])
+    values = torch.cat([upload.values for upload in uploads]).double().numpy()
+    columns = torch.cat([upload.positions for upload in uploads if upload.positions is not None]).numpy()
+    rows = csr_array((values, columns, ends), shape=(len(uploads), size))
+    return np.asarray((rows @ rows.T).toarray())
 
 
 def squares(uploads: Sequence[Upload]) -> Floats:
