@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
@@ -58,6 +57,8 @@ def inner_products(size: int, uploads: Sequence[Upload]) -> Matrix:
 
 
 def _sparse_products(size: int, uploads: Sequence[Upload]) -> Matrix:
+    from scipy.sparse import csr_array  # a small node has no SciPy, and aggregates nothing
+
     ends = np.cumsum([0, *(upload.entries for upload in uploads)])
     values = torch.cat([upload.values for upload in uploads]).double().numpy()
     columns = torch.cat([upload.positions for upload in uploads if upload.positions is not None]).numpy()
