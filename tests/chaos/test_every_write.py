@@ -1,6 +1,6 @@
 """Every call that changes a run's folder may fail or be the last one: the run goes on to the same files.
 
-Two faults of every variant run always; `-m slow` walks over all of them, and kills at 500 random instants.
+Two faults of three variants run always; `-m slow` walks over all of them, and kills at 500 random instants.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ pytestmark = [
 ]
 
 
+FEW = ("error-feedback", "tuned-plan", "second-rank")  # variants that are tried always
+
+
 @pytest.fixture(scope="module")
 def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     with Crew(1, tmp_path_factory.mktemp("crew")) as started:
@@ -31,7 +34,7 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 
 
 def two_of_each(wholes: dict[str, Whole]) -> list[Case]:
-    """Two kinds of fault for every variant in turn, each at another part of its run: 14 of 2,200 faults."""
+    """Two kinds of fault for every variant in turn, each at another part of its run."""
     kinds, chosen = itertools.cycle(HOW), list[Case]()
     for place, (variant, whole) in enumerate(wholes.items()):
         for half in range(2):
@@ -41,10 +44,10 @@ def two_of_each(wholes: dict[str, Whole]) -> list[Case]:
     return chosen
 
 
-def test_some_faults_in_every_variant(crew: Crew) -> None:
-    wholes = {variant: crew.unbroken(variant) for variant in VARIANTS}
+def test_some_faults_in_a_few_variants(crew: Crew) -> None:
+    wholes = {variant: crew.unbroken(variant) for variant in FEW}
     cases = two_of_each(wholes)
-    assert {case.variant for case in cases} == set(VARIANTS)
+    assert {case.variant for case in cases} == set(FEW)
     assert {case.how for case in cases} == {"fail", "full", "kill", "torn"}
     assert [line for _, wrong in crew.walk(cases, wholes) for line in wrong] == []
 

@@ -66,7 +66,7 @@ HERE: dict[str, Callable[[Terms], Place]] = {"processes": lambda terms: place_of
 @pytest.mark.waits
 @pytest.mark.parametrize(
     ("name", "names"),
-    [("processes", "ab"), ("submitit", "a"), pytest.param("submitit", "ab", marks=pytest.mark.slow)],
+    [("processes", "ab"), *(pytest.param("submitit", names, marks=pytest.mark.slow) for names in ("a", "ab"))],
 )
 def test_a_run_whose_process_is_killed_goes_on_to_the_same_bits(
     name: str, names: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -174,6 +174,7 @@ print(leanfed.run(settings, sys.argv[1] + "/killed", listen=lose, notify=print).
 """
 
 
+@pytest.mark.slow  # TensorBoard and MLflow are tried always
 @pytest.mark.skipif(shutil.which("pgrep") is None, reason="pgrep is not installed")
 def test_wandb_hears_of_a_run_and_its_process_may_be_killed_in_the_next(tmp_path: Path) -> None:
     """In a process of their own: the package writes its files when the process ends."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from flwr.serverapp import Grid
 
+from leanfed.algorithms.contract import ServerState
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning.bindings import Bindings
 from leanfed.deployment.learning.checks import Expected, digest
@@ -456,13 +457,8 @@ class FleetServer:
         """Update the base, complete the last round's rows, and save everything before the next orders are sent."""
         planner, accepted, number = self._planner(), self.inbox.accepted, progress.round
         plan = _applied_part(planned.plan, accepted)
-        server, weights = progress.server, None
-        if combined is not None:  # without participants the base does not change
-            mean, weights, memory = combined
-            moved = remembering(stepped(self.settings.algorithm, server, mean, self.settings.training, number), memory)
-            server, difference = advanced(self.views.how, server, moved, self.settings.seed, number)
-            self.views.advance(server, difference)
-        outcome = outcome_of(server, accepted, weights)
+        server = progress.server if combined is None else self._moved(progress, combined)
+        outcome = outcome_of(server, accepted, None if combined is None else combined.weights)
         self._complete_pending()
         finished = self.pending
         self._arrived = finished is not None and arrived(self.settings, finished.frames()["rounds"])
@@ -492,6 +488,15 @@ class FleetServer:
             self._furthest, self._turned_back = after.round, 0
         self._log(planned, plan, number, elapsed_s)
         return after
+
+    def _moved(self, progress: Progress, combined: Combined) -> ServerState:
+        """The server's state after an update, with what clients have of it."""
+        how, number = self.settings, progress.round
+        moved = stepped(how.algorithm, progress.server, combined.update, how.training, number)
+        moved = remembering(moved, combined.memory)
+        server, difference = advanced(self.views.how, progress.server, moved, how.seed, number)
+        self.views.advance(server, difference)
+        return server
 
     # Start and end
 
