@@ -152,14 +152,15 @@ class Majority(Weighing):
     """clip-dedupe among the clients that have agreed with most of the others so far.
 
     Client n agrees with the update v(S) of a set S of clients by cos(u_n, v(S) without its own part). S is everybody in
-    good standing, s_n >= 0, or all where these are fewer than half. If fewer than half of S agree, v(S) is that of a
-    loud minority, and those of S who do not agree take its place: attackers who outweigh the others are outnumbered all
-    the same. The standing s_n becomes
+    good standing, s_n >= 0, or all where these are fewer than half; if more of S agree with the update of those who do
+    not agree with v(S), that takes its place: attackers who outweigh the others are outnumbered all the same. If more
+    of S are against it than for it either way, the update is v(S) and no standing changes. Else s_n becomes
 
         past s_n + cos(u_n, v(S) without its own part) + course cos(u_n, V),
 
-    V being the sum of the updates so far, faded by `past` each round: one round of bad luck does not shut an honest
-    client out, and who turns back what the others have learned is seen. The update is v of all in good standing then.
+    and the update is v of all in good standing then. V is the sum of the updates so far, faded by `past` each round,
+    and begun anew when most of S work against it: one round of bad luck does not shut an honest client out, and who
+    turns back what the others have learned is seen.
     """
 
     name: Literal["majority"] = "majority"
@@ -192,25 +193,38 @@ class Majority(Weighing):
             standing = torch.cat([known, standing[len(known) :]])
         rows, products = list(clients), inner_products(size, uploads)
         along = cosines(uploads, np.sqrt(products.diagonal()), course.numpy())
-        weights, after = self.judged(products, normalised(gamma), standing[rows].numpy(), along)
+        weights, after, kept = self.judged(products, normalised(gamma), standing[rows].numpy(), along)
         update = weighted_sum(size, weights, uploads)
+        if after is None:
+            return Combined(update, weights, {"standing": standing, "course": course})
         standing = standing.index_copy(0, torch.tensor(rows, dtype=torch.int64), torch.from_numpy(after))
-        return Combined(update, weights, {"standing": standing, "course": self.past * course + update.double()})
+        course = update.double() + (self.past * course if kept else 0.0)
+        return Combined(update, weights, {"standing": standing, "course": course})
 
-    def judged(self, products: Matrix, gamma: Floats, standing: Floats, along: Floats) -> tuple[Floats, Floats]:
-        """(n,) weights, and the standing after the round, from that before it and (n,) cos(u_n, V)."""
+    def judged(
+        self, products: Matrix, gamma: Floats, standing: Floats, along: Floats
+    ) -> tuple[Floats, Floats | None, bool]:
+        """From the standing before the round and (n,) cos(u_n, V).
+
+        (n,) weights; the standing after the round, None if no majority was found; whether the course is still theirs.
+        """
         trusted = standing >= 0
         if 2 * np.count_nonzero(trusted) < len(gamma):
             trusted = np.ones(len(gamma), dtype=bool)
+
+        def majority(agreed: Floats) -> float:  # by heads: those for it less those against it
+            return float(np.sign(agreed[trusted]).sum())
+
         agreed = self._agreement(products, gamma, trusted)
         others = trusted & (agreed < 0)
-        if 2 * np.count_nonzero(agreed[trusted] > 0) < np.count_nonzero(trusted) and others.any():
-            instead = self._agreement(products, gamma, others)
-            if np.count_nonzero(instead[trusted] > 0) > np.count_nonzero(agreed[trusted] > 0):
-                agreed = instead
-        after = self.past * standing + agreed + self.course * along
+        if others.any():
+            agreed = max(agreed, self._agreement(products, gamma, others), key=majority)
+        if majority(agreed) < 0:
+            return self._update(products, gamma, trusted), None, True
+        kept = majority(along) >= 0
+        after = self.past * standing + agreed + (self.course * along if kept else 0.0)
         good = after >= 0
-        return self._update(products, gamma, good if good.any() else trusted), after
+        return self._update(products, gamma, good if good.any() else trusted), after, kept
 
     def _update(self, products: Matrix, gamma: Floats, some: NDArray[np.bool_]) -> Floats:
         """(n,) the weights of v(S); zero outside S."""

@@ -41,8 +41,8 @@ def cosine(one: Rows, other: Rows) -> float:
     return float(one @ other) / scale if scale > 1e-12 else 0.0
 
 
-def by_definition(rule: Majority, rows: Rows, standing: Rows, course: Rows) -> tuple[Rows, Rows]:
-    """Weights and standing from the uploads themselves, client by client."""
+def by_definition(rule: Majority, rows: Rows, standing: Rows, course: Rows) -> tuple[Rows, Rows, Rows]:
+    """Weights, standing and course from the uploads themselves, client by client."""
     lengths = np.linalg.norm(rows, axis=1)
     median = np.median(lengths)
 
@@ -60,13 +60,19 @@ def by_definition(rule: Majority, rows: Rows, standing: Rows, course: Rows) -> t
         trusted = list(range(len(rows)))
     agreed = agreement(trusted)
     others = [n for n in trusted if agreed[n] < 0]
-    if sum(agreed[n] > 0 for n in trusted) < len(trusted) / 2 and others:
+    if others:
         instead = agreement(others)
-        if sum(instead[n] > 0 for n in trusted) > sum(agreed[n] > 0 for n in trusted):
+        if sum(np.sign(instead[n]) for n in trusted) > sum(np.sign(agreed[n]) for n in trusted):
             agreed = instead
-    after = rule.past * standing + agreed + rule.course * np.array([cosine(row, course) for row in rows])
+    if sum(np.sign(agreed[n]) for n in trusted) < 0:
+        return weights(trusted), standing, course
+    along = np.array([cosine(row, course) for row in rows])
+    if sum(np.sign(along[n]) for n in trusted) < 0:
+        along, course = 0 * along, 0 * course
+    after = rule.past * standing + agreed + rule.course * along
     good = [n for n in range(len(rows)) if after[n] >= 0]
-    return weights(good or trusted), after
+    update = weights(good or trusted)
+    return update, after, rule.past * course + update @ rows
 
 
 @given(st.integers(2, 9), st.integers(0, 2**32 - 1), st.booleans())
@@ -79,11 +85,11 @@ def test_it_is_its_definition(count: int, seed: int, known: bool) -> None:
     memory = {"standing": torch.from_numpy(standing), "course": torch.from_numpy(course)} if known else {}
     rule = Majority(power=3.0, past=0.8, course=2.0)
     made = judged(rule, rows, memory)
-    weights, after = by_definition(rule, rows, standing, course)
+    weights, after, then = by_definition(rule, rows, standing, course)
     assert made.memory["standing"].numpy() == pytest.approx(after, abs=1e-6)
     if np.abs(after).min() > 1e-5:  # who is left out is not decided by the last digit
         assert made.weights == pytest.approx(weights, abs=1e-6)
-        assert made.memory["course"].numpy() == pytest.approx(0.8 * course + weights @ rows, abs=1e-5)
+        assert made.memory["course"].numpy() == pytest.approx(then, abs=1e-5)
 
 
 def camps(honest: int, liars: int) -> tuple[Rows, Rows]:
@@ -129,7 +135,7 @@ def test_who_works_against_the_past_is_seen_by_the_course_alone() -> None:
     rows, shared = camps(honest=6, liars=0)
     gone = np.zeros(len(shared) + 1)
     gone[-1] = 1.0
-    rows = np.hstack([rows, np.zeros((6, 1))])
+    rows = np.hstack([rows, np.full((6, 1), 0.05)])
     rows[5] = 0.4 * np.eye(len(gone))[0] - 0.9 * gone  # along the present, against the past
     memory = {"standing": torch.zeros(6).double(), "course": torch.from_numpy(gone)}
     with_it, without = (judged(Majority(course=c), rows, memory).weights for c in (3.0, 0.0))
@@ -149,6 +155,24 @@ def test_clients_who_come_later_begin_with_nothing() -> None:
     assert (after[[0, 4]] == before[[0, 4]]).all()  # who was absent keeps what it had
     assert (after[[3, 5, 6]] == 0).all()
     assert after[1] > before[1] > 0
+
+
+def test_a_round_without_a_majority_changes_no_standing() -> None:
+    rows = np.array([[1.0, 0], [-0.5, 0]])
+    memory = {"standing": torch.tensor([1.0, 2.0]).double(), "course": torch.tensor([0.0, 1.0]).double()}
+    made = judged(Majority(), rows, memory)
+    assert made.update.numpy() == pytest.approx(ClipDedupe().combine(2, even(2), sent(rows)).numpy())
+    assert all(torch.equal(made.memory[name], memory[name]) for name in memory)
+
+
+def test_a_course_that_most_work_against_is_given_up() -> None:
+    """A base that went too far is brought back by all: they are not to be shut out for it."""
+    rows, shared = camps(honest=6, liars=0)
+    memory = {"standing": torch.zeros(6).double(), "course": torch.from_numpy(-5.0 * shared)}
+    made = judged(Majority(), rows, memory)
+    assert made.weights is not None
+    assert (made.weights > 0).all()
+    assert made.memory["course"].numpy() == pytest.approx(made.update.double().numpy())
 
 
 @pytest.mark.parametrize("rows", [np.zeros((3, 4)), np.ones((1, 4)), np.array([[1.0, 0], [-1.0, 0]])])

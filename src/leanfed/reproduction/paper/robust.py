@@ -48,7 +48,7 @@ def urgency(case: Case) -> int:
 def jobs(scale: Scale) -> Iterator[Job]:
     """Every case, and the base that never moves, on both partitions."""
     for level in range(len(JUDGED) + 1):
-        for seed in scale.seeds:
+        for seed in reversed(scale.seeds):  # the last is the freshest
             for partition in PARTITIONS:
                 if level == 0:
                     yield TRUST.job(BASE, FROZEN, partition, seed, scale, attack=NOBODY, share="0")
