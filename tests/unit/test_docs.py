@@ -298,3 +298,28 @@ def test_what_privacy_costs_in_the_long_run_is_told_as_in_the_results() -> None:
     ]
     assert max(few_clients) < 0.8  # "learn nothing": no better than heads alone
     assert f"epsilon 8 costs {100 * min(costs):.1f} to {100 * max(costs):.1f} points" in page
+
+
+def test_what_rules_hold_against_attackers_is_told_as_in_the_results() -> None:
+    results = read_results(ROOT / "results/robust")
+    assert results is not None
+    ends = {
+        tuple(n["labels"][name] for name in ("method", "partition", "attack", "share")): n["mean"]
+        for n in results["numbers"]
+        if n["labels"]["quantity"] == "accuracy" and n["mean"] is not None
+    }
+
+    def least(rule: str, place: str, share: str) -> tuple[str, str]:
+        found = {key[2]: value for key, value in ends.items() if (key[0], key[1], key[3]) == (rule, place, share)}
+        worst = min(found, key=lambda attack: found[attack])
+        return f"{found[worst]:.3f}", f"`{worst}`"
+
+    page = " ".join((ROOT / "docs/trust.md").read_text().split())
+    for rule in ("majority", "clip-dedupe"):
+        for share in ("0.2", "0.3"):
+            (first, by), (second, other) = (least(rule, place, share) for place in ("Class-2", "alpha 0.1"))
+            assert f"| `{rule}` | {share} | {first} ({by}) | {second} ({other}) |" in page
+    none = [f"{ends['mean', place, 'none', '0']:.3f}" for place in ("Class-2", "alpha 0.1")]
+    floor = [f"{ends['frozen base', place, 'none', '0']:.3f}" for place in ("Class-2", "alpha 0.1")]
+    assert f"the mean without attackers ends at {none[0]} and {none[1]}" in page
+    assert f"a base that never moves at {floor[0]} and {floor[1]}" in page
