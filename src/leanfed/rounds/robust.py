@@ -142,8 +142,7 @@ def deduped(products: Matrix, gamma: Floats, power: float) -> Floats:
     """(n,) gamma_n over the number of uploads that look like u_n, scaled to a sum of one."""
     lengths = np.sqrt(products.diagonal())
     scale = np.maximum(np.outer(lengths, lengths), 1e-300)
-    share = gamma / np.maximum((np.maximum(products / scale, 0.0) ** power).sum(axis=1), 1.0)
-    return np.asarray(share / share.sum())
+    return normalised(gamma / np.maximum((np.maximum(products / scale, 0.0) ** power).sum(axis=1), 1.0))
 
 
 @final

@@ -186,6 +186,12 @@ def test_without_anybody_to_agree_with_all_are_followed(rows: Rows) -> None:
         assert (made.weights > 0).all()
 
 
+def test_a_camp_without_weight_is_no_fault() -> None:
+    rows, _ = camps(honest=3, liars=1)
+    made = Majority().judge(rows.shape[1], np.array([0.4, 0.3, 0.3, 0.0]), sent(rows), range(4), {})
+    assert torch.isfinite(made.update).all()
+
+
 def test_attackers_who_know_the_past_agree_with_the_present() -> None:
     rng = np.random.default_rng(4)
     rows, past = rng.standard_normal((8, 30)).astype(np.float32), rng.standard_normal((2, 30))
