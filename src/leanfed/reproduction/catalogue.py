@@ -36,6 +36,7 @@ class Job:
     labels: Labels
     settings: Settings
     clients: bool = False  # whether rows of single clients are measured, which kept runs do not have
+    turn: int = 0  # what is read first is run first, for all seeds: a lower turn goes before a higher one
 
 
 @dataclass(frozen=True)

@@ -91,13 +91,16 @@ def judge_again_all(request: Request) -> list[dict[str, Any]]:
 
 
 def missing(jobs: Sequence[Job], library: RunLibrary) -> list[Settings]:
-    """Runs that no finished run provides: of those with the same content key, the one that contains the others."""
+    """Runs that no finished run provides, by turn; of those with one content key, that which contains the others."""
     wanted: dict[str, Settings] = {}
+    turns: dict[str, int] = {}
     for job in jobs:
         if library.find(job.settings, clients=job.clients) is None:
             key = content_key(job.settings)
             wanted[key] = max(wanted.get(key, job.settings), job.settings, key=_demand)
-    return sorted(wanted.values(), key=_demand, reverse=True)
+            turns[key] = min(turns.get(key, job.turn), job.turn)
+    longest_first = sorted(wanted, key=lambda key: _demand(wanted[key]), reverse=True)
+    return [wanted[key] for key in sorted(longest_first, key=turns.__getitem__)]
 
 
 def _demand(settings: Settings) -> tuple[float, int, int]:

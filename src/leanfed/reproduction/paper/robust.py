@@ -6,6 +6,7 @@ PROTOCOL.md, next to the catalogue, says what was fixed before the runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -37,8 +38,8 @@ def cases() -> Iterator[Case]:
             yield from ((rule, attack, share) for rule in rules if rule != MEAN or attack not in LOUD)
 
 
-def urgency(case: Case) -> int:
-    """What claims read is run first, for all seeds: of the recommended rule, then of the other, then the rest."""
+def turn(case: Case) -> int:
+    """What claims read is run first: of the recommended rule, then of the other, then the rest."""
     rule, attack, share = case
     if rule in JUDGED and share != "0.1":
         return JUDGED.index(rule)
@@ -47,15 +48,14 @@ def urgency(case: Case) -> int:
 
 def jobs(scale: Scale) -> Iterator[Job]:
     """Every case, and the base that never moves, on both partitions."""
-    for level in range(len(JUDGED) + 1):
-        for seed in reversed(scale.seeds):  # the last is the freshest
-            for partition in PARTITIONS:
-                if level == 0:
-                    yield TRUST.job(BASE, FROZEN, partition, seed, scale, attack=NOBODY, share="0")
-                for rule, attack, share in (case for case in cases() if urgency(case) == level):
-                    who = () if attack == NOBODY else (f"adversary.kind={attack}", f"adversary.share={share}")
-                    changes = (*FEEDBACK, f"aggregation.name={rule}", *who)
-                    yield TRUST.job(rule, changes, partition, seed, scale, attack=attack, share=share)
+    for seed in scale.seeds:
+        for partition in PARTITIONS:
+            yield TRUST.job(BASE, FROZEN, partition, seed, scale, attack=NOBODY, share="0")
+            for rule, attack, share in cases():
+                who = () if attack == NOBODY else (f"adversary.kind={attack}", f"adversary.share={share}")
+                changes = (*FEEDBACK, f"aggregation.name={rule}", *who)
+                job = TRUST.job(rule, changes, partition, seed, scale, attack=attack, share=share)
+                yield replace(job, turn=turn((rule, attack, share)))
 
 
 def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
