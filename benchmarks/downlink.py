@@ -8,6 +8,7 @@ Rows are added to OUT.json as runs end; those that are there already are not run
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ DOWN = {
         for k, kind in ((0.1, "log8"), (0.1, "log4"), (0.1, "sign"), (0.03, "log8"))
     },
 }
+COLUMNS = {
+    "seconds_to_80": ".2f",
+    "seconds_to_90": ".2f",
+    "accuracy": ".4f",
+    "worst_decile": ".4f",
+    "broadcast_mbit": ".1f",
+}
 METHODS = {f"{DAMPED_FAST}, {name}": (*COMMON, *own) for name, own in DOWN.items()}  # the name finds the rate
 
 
@@ -49,6 +57,25 @@ def measured(settings: Settings) -> dict[str, Any]:
     }
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Means over the seeds in Markdown; a target that some run does not keep is never reached."""
+    lines = [
+        "| partition | sent down | seconds to 80 % | 90 % | end | worst decile | broadcast, Mbit |",
+        "|---" * 7 + "|",
+    ]
+    for partition in PARTITIONS:
+        for down in DOWN:
+            some = [row for row in rows if (row["partition"], row["down"]) == (partition, down)]
+            cells = [_mean(some, name, form) for name, form in COLUMNS.items()]
+            lines.append(f"| {partition} | {down} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str, form: str) -> str:
+    values = [row[name] for row in rows]
+    return "never" if None in values else format(float(np.mean(values)), form)
+
+
 def main() -> None:
     out, seeds = Path(sys.argv[1]), tuple(map(int, sys.argv[2:])) or (30,)
     rows: list[dict[str, Any]] = read_json(out) if out.is_file() else []
@@ -59,6 +86,7 @@ def main() -> None:
             rows.append({**labels, **measured(job.settings)})
             write_json(out, rows)
             print(rows[-1], flush=True)
+    print(table(rows))
 
 
 if __name__ == "__main__":

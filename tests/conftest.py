@@ -18,6 +18,7 @@ from torch import Tensor, nn
 settings.register_profile("leanfed", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("leanfed")
 os.environ["LEANFED_CACHE"] = str(Path(tempfile.gettempdir()) / f"leanfed-test-cache-{os.getuid()}")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start: threads that wait for each other spin
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # the discard port: no test asks the hub by mistake
 torch.set_num_threads(1)
 # No test meets a power cut, so none waits for the disk; tests/chaos/faults.c and tests/stops.py see what is flushed.

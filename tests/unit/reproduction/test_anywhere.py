@@ -1,0 +1,79 @@
+"""How `benchmarks/anywhere.py` judges the form that tunes itself on other data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from benchmarks.anywhere import CASES, METHODS, MIDDLE, NEARLY, OPPONENTS, judged, register, targets
+
+from leanfed.reproduction.paper.tuned import FASTEST_60, TUNED
+from leanfed.tasks.datasets import DATASETS
+from leanfed.tasks.models import MODELS
+
+ALIKE = ("training", "radio", "task", "participation", "evaluation", "run")
+
+
+def run(late: int = 0, end: float = 0.9) -> dict[str, Any]:
+    """At the guess, 0.5, for some tests, then at its end; a test every second."""
+    accuracy = [0.5] * (1 + late) + [end] * (20 - late)
+    return {"seconds": [*range(1, 22)], "accuracy": accuracy, "guess": 0.5, "worst_decile": end - 0.1}
+
+
+def rows(**changed: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: run(late=4) for name in METHODS} | changed
+
+
+def test_targets_lie_halfway_from_the_guess_to_the_best_end_and_just_below_it() -> None:
+    assert targets(rows()) == pytest.approx({MIDDLE: 0.7, NEARLY: 0.88})
+
+
+def test_the_tuned_form_must_be_sooner_than_the_soonest_opponent_in_the_mean_of_seeds() -> None:
+    first = {TUNED: run(late=2)}
+    found = judged([rows(**first), rows(**first)])
+    assert found[MIDDLE]["sooner"]
+    assert found[NEARLY]["sooner"]
+    assert found[MIDDLE]["seconds"][TUNED] == [pytest.approx(3.5)] * 2  # halfway between two tests
+    late = judged([rows(**first), rows(**{TUNED: run(late=9)})])
+    assert not late[MIDDLE]["sooner"]
+    assert found["accuracy"][TUNED] == pytest.approx(0.9)
+
+
+def test_as_soon_as_an_opponent_is_not_sooner() -> None:
+    assert not judged([rows()])[MIDDLE]["sooner"]
+
+
+def test_a_form_that_only_guesses_is_never_sooner() -> None:
+    found = judged([rows(**{TUNED: run(end=0.5)})])
+    assert found[NEARLY]["seconds"][TUNED] == [None]
+    assert not found[MIDDLE]["sooner"]
+    assert not found[NEARLY]["sooner"]
+
+
+def test_a_target_that_an_opponent_keeps_in_one_seed_only_is_not_kept() -> None:
+    lost = rows(**{name: run(end=0.5) for name in OPPONENTS}, **{TUNED: run(late=9)})
+    assert judged([rows(**{TUNED: run(late=9)}), lost])[MIDDLE]["sooner"]
+    assert judged([lost])[NEARLY]["opponent"] in OPPONENTS
+
+
+def test_a_swing_is_not_a_target_kept() -> None:
+    swings = run(late=0)
+    swings["accuracy"][10] = 0.6
+    found = judged([rows(**{FASTEST_60: swings})])
+    assert found[NEARLY]["seconds"][FASTEST_60][0] > 11
+
+
+def test_rows_of_a_case_differ_in_nothing_but_method_and_plan() -> None:
+    register()
+    try:
+        for case in CASES.values():
+            made = [case.settings(method, 1) for method in METHODS]
+            assert (
+                len({(s.training.model_dump_json(), s.radio.model_dump_json(), s.task.model_dump_json()) for s in made})
+                == 1
+            )
+            assert len({(s.evaluation.every, s.run.stop_at_seconds, s.seed) for s in made}) == 1
+    finally:
+        DATASETS.remove("series")
+        MODELS.remove("colour-net")
+        MODELS.remove("step-net")
