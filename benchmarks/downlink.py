@@ -78,13 +78,13 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str, form: str) -> str:
 
 def main() -> None:
     out, seeds = Path(sys.argv[1]), tuple(map(int, sys.argv[2:])) or (30,)
-    rows: list[dict[str, Any]] = read_json(out) if out.is_file() else []
+    rows: list[dict[str, Any]] = read_json(out)["runs"] if out.is_file() else []
     for job in MNIST.jobs(METHODS, Scale(seeds), partitions=PARTITIONS):
         down = job.labels["method"].removeprefix(f"{DAMPED_FAST}, ")
         labels = {"partition": job.labels["partition"], "down": down, "seed": job.settings.seed}
         if not any(labels.items() <= row.items() for row in rows):
             rows.append({**labels, **measured(job.settings)})
-            write_json(out, rows)
+            write_json(out, {"runs": rows})
             print(rows[-1], flush=True)
     print(table(rows))
 
