@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.anywhere import CASES, METHODS, MIDDLE, NEARLY, OPPONENTS, judged, register, targets
+from benchmarks.anywhere import CASES, METHODS, MIDDLE, NEARLY, OPPONENTS, judged, mean, register, targets
+from benchmarks.anywhere import page as shown
 
+from leanfed.files import read_json
 from leanfed.reproduction.paper.tuned import FASTEST_60, TUNED
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.models import MODELS
 
+ROOT = Path(__file__).resolve().parents[3]
 ALIKE = ("training", "radio", "task", "participation", "evaluation", "run")
 
 
@@ -77,3 +81,16 @@ def test_rows_of_a_case_differ_in_nothing_but_method_and_plan() -> None:
         DATASETS.remove("series")
         MODELS.remove("colour-net")
         MODELS.remove("step-net")
+
+
+def test_what_the_documents_tell_is_what_was_found() -> None:
+    kept = read_json(ROOT / "results/anywhere/anywhere.json")
+    ahead = [sum(case[name]["sooner"] for case in kept["cases"].values()) for name in (MIDDLE, NEARLY)]
+    page = " ".join((ROOT / "docs/concepts.md").read_text().split())
+    assert f"sooner than every opponent in {ahead[0]} of {len(kept['cases'])} cases" in page
+    assert f"in {ahead[1]} to nearly the best end" in page
+    rule, ours = (mean(kept["cases"]["SVHN"][NEARLY]["seconds"][row]) for row in (FASTEST_60, TUNED))
+    assert f"({rule:.1f} s to nearly the best end, the tuned form {ours:.1f})" in page
+    assert (ROOT / "results/anywhere/README.md").read_text() == shown(kept["cases"], kept["seeds"])
+    whole = [list(seeds.values()) for seeds in kept["runs"].values()]
+    assert [judged(seeds) for seeds in whole] == [kept["cases"][case] for case in kept["runs"]]
