@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -180,20 +179,3 @@ def test_rates_and_types_that_cannot_be_are_refused() -> None:
     for bad in ({"k_down": 0.0}, {"k_down": 1.5}, {"values_down": "log3"}, {"broadcast": "sparse"}):
         with pytest.raises(SettingsError, match=rf"radio\.{next(iter(bad))}"):
             settings_of(**bad)
-
-
-def test_what_the_documents_tell_of_learning_was_measured() -> None:
-    rows = json.loads((ROOT / "results/downlink/learning.json").read_text())
-    page = (ROOT / "docs/measurements.md").read_text()
-    told = [row for row in rows if row["seed"] == 30]
-    assert len(told) == 10
-    for row in told:
-        numbers = [f"{row[name]:.2f}" for name in ("seconds_to_80", "seconds_to_90")]
-        numbers += [f"{row[name]:.4f}" for name in ("accuracy", "worst_decile")]
-        assert f"| {row['partition']} | {row['down']} | {' | '.join(numbers)} | {row['broadcast_mbit']:.1f} |" in page
-    for partition in ("Class-2", "alpha 0.1"):
-        ends = {row["down"]: row for row in told if row["partition"] == partition}
-        assert all(abs(row["accuracy"] - ends["dense"]["accuracy"]) < 0.0015 for row in ends.values())
-        assert all(ends["dense"]["worst_decile"] - row["worst_decile"] < 0.013 for row in ends.values())
-        dense = ends.pop("dense")["broadcast_mbit"]
-        assert all(row["broadcast_mbit"] < 0.05 * dense for row in ends.values())

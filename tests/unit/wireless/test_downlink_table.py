@@ -36,3 +36,9 @@ def test_how_far_ends_lie_from_the_dense_broadcast_is_told() -> None:
     words = " ".join((ROOT / "docs/measurements.md").read_text().split())
     assert f"ends at most {far('accuracy'):.2f} points lower" in words
     assert f"worst tenth of the clients at most {far('worst_decile'):.1f}" in words
+
+
+def test_differences_are_a_twentieth_of_the_dense_broadcast() -> None:
+    dense = {(row["partition"], row["seed"]): row["broadcast_mbit"] for row in ROWS if row["down"] == "dense"}
+    light = [row for row in ROWS if row["down"] != "dense"]
+    assert all(row["broadcast_mbit"] < 0.05 * dense[row["partition"], row["seed"]] for row in light)
