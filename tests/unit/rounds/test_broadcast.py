@@ -33,7 +33,6 @@ TASK = build_task(
 )
 SPARSE = {"name": "flpdsp", "k": 0.05, "sparsify": {"error_feedback": True}}
 SIZE = 50_692
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def world_of(differences: Differences | None, method: dict[str, Any] = SPARSE) -> World:
