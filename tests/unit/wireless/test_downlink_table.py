@@ -42,3 +42,19 @@ def test_differences_are_a_twentieth_of_the_dense_broadcast() -> None:
     dense = {(row["partition"], row["seed"]): row["broadcast_mbit"] for row in ROWS if row["down"] == "dense"}
     light = [row for row in ROWS if row["down"] != "dense"]
     assert all(row["broadcast_mbit"] < 0.05 * dense[row["partition"], row["seed"]] for row in light)
+
+
+def test_how_far_seeds_lie_apart_is_told() -> None:
+    found = {(row["partition"], row["down"], row["seed"]): row for row in ROWS}
+    lost: dict[bool, list[float]] = {True: [], False: []}  # the seed that is named, and the others
+    shares = []
+    for (partition, down, seed), row in found.items():
+        dense = found[partition, "dense", seed]
+        if down != "dense":
+            shares += [row[name] / dense[name] for name in ("seconds_to_80", "seconds_to_90")]
+            if partition == "alpha 0.1":
+                lost[seed == 32].append(100 * (dense["worst_decile"] - row["worst_decile"]))
+    words = " ".join((ROOT / "docs/measurements.md").read_text().split())
+    assert f"one of the five seeds (32) has {min(lost[True]):.1f} to {max(lost[True]):.1f} points" in words
+    assert f"the others at most {max(lost[False]):.1f}" in words
+    assert f"{min(shares):.1f} to {max(shares):.2f} of the dense ones by seed" in words
