@@ -30,6 +30,7 @@ from torch import nn
 
 import leanfed
 from leanfed.charts.costs import reached
+from leanfed.charts.tables import Block, markdown
 from leanfed.files import read_json, write_json, write_text
 from leanfed.reproduction.paper.fair import AIDED, DAMPED, FAST, LAST, ROWS
 from leanfed.reproduction.paper.protocol import CONFIGS, HELD, Changes
@@ -204,21 +205,19 @@ def page(found: Mapping[str, Any], seeds: Mapping[str, int]) -> str:
     for name in (MIDDLE, NEARLY):
         ahead = sum(case[name]["sooner"] for case in found.values())
         lines += [f"- {name}: the tuned form is sooner than every opponent in {ahead} of {len(found)} cases."]
+    head = ["row", *found]
     for name, words in (
         (MIDDLE, "Simulated seconds until the accuracy halfway from the majority guess to the best end is kept"),
         (NEARLY, f"Until an accuracy {100 * NEAR:g} points below the best end is kept"),
     ):
-        lines += ["", f"{words}:", "", f"| row | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
-        for row in METHODS:
-            cells = [_shown(mean(case[name]["seconds"][row])) for case in found.values()]
-            lines.append(f"| {row} | {' | '.join(cells)} |")
-    lines += ["", "Accuracy at the end (worst decile):", "", f"| row | {' | '.join(found)} |"]
-    lines.append("|---" * (len(found) + 1) + "|")
-    for row in METHODS:
-        cells = [f"{case['accuracy'][row]:.3f} ({case['worst_decile'][row]:.3f})" for case in found.values()]
-        lines.append(f"| {row} | {' | '.join(cells)} |")
-    guesses = [f"{case['guess']:.3f}" for case in found.values()]
-    lines.append(f"| majority guess | {' | '.join(guesses)} |")
+        times = [[row, *(_shown(mean(case[name]["seconds"][row])) for case in found.values())] for row in METHODS]
+        lines += ["", f"{words}:", "", markdown(Block("", head, times))]
+    ends = [
+        [row, *(f"{case['accuracy'][row]:.3f} ({case['worst_decile'][row]:.3f})" for case in found.values())]
+        for row in METHODS
+    ]
+    guesses = ["majority guess", *(f"{case['guess']:.3f}" for case in found.values())]
+    lines += ["", "Accuracy at the end (worst decile):", "", markdown(Block("", head, [*ends, guesses]))]
     return "\n".join(lines) + "\n"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import leanfed
+from leanfed.charts.tables import Block, markdown
 from leanfed.files import read_json, write_json
 from leanfed.reproduction.catalogue import Scale
 from leanfed.reproduction.paper.fair import DAMPED_FAST, LAST, PROTOCOL, ROWS
@@ -38,6 +39,7 @@ COLUMNS = {
     "worst_decile": ".4f",
     "broadcast_mbit": ".1f",
 }
+HEAD = ("partition", "sent down", "seconds to 80 %", "90 %", "end", "worst decile", "broadcast, Mbit")
 METHODS = {f"{DAMPED_FAST}, {name}": (*COMMON, *own) for name, own in DOWN.items()}  # the name finds the rate
 
 
@@ -59,20 +61,16 @@ def measured(settings: Settings) -> dict[str, Any]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Means over the seeds in Markdown; a target that some run does not keep is never reached."""
-    lines = [
-        "| partition | sent down | seconds to 80 % | 90 % | end | worst decile | broadcast, Mbit |",
-        "|---" * 7 + "|",
+    cells = [
+        [partition, down, *(_mean(rows, partition, down, name, form) for name, form in COLUMNS.items())]
+        for partition in PARTITIONS
+        for down in DOWN
     ]
-    for partition in PARTITIONS:
-        for down in DOWN:
-            some = [row for row in rows if (row["partition"], row["down"]) == (partition, down)]
-            cells = [_mean(some, name, form) for name, form in COLUMNS.items()]
-            lines.append(f"| {partition} | {down} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return markdown(Block("", HEAD, cells))
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], name: str, form: str) -> str:
-    values = [row[name] for row in rows]
+def _mean(rows: Sequence[Mapping[str, Any]], partition: str, down: str, name: str, form: str) -> str:
+    values = [row[name] for row in rows if (row["partition"], row["down"]) == (partition, down)]
     return "never" if None in values else format(float(np.mean(values)), form)
 
 
