@@ -21,7 +21,7 @@ def test_a_lower_turn_goes_first_then_the_longer_run_then_the_order_of_the_jobs(
 
 
 def test_a_run_that_two_jobs_read_has_the_lower_turn_and_the_greater_length(tmp_path: Path) -> None:
-    jobs = [job(0, seed=1), job(2, seed=2, rounds=7), job(1, seed=2, rounds=3), job(1, seed=3, rounds=5)]
+    jobs = [job(0, seed=1), job(1, seed=2, rounds=3), job(2, seed=2, rounds=7), job(1, seed=3, rounds=5)]
     found = missing(jobs, RunLibrary(tmp_path))
     assert [(one.seed, one.rounds) for one in found] == [(1, 2), (2, 7), (3, 5)]
 
