@@ -6,6 +6,7 @@ from pathlib import Path
 
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
 from leanfed.reproduction.catalogue import ENTRIES, Job
+from leanfed.reproduction.headline import SHORT
 from leanfed.reproduction.library import RunLibrary
 from leanfed.reproduction.reproduce import missing
 from leanfed.runs.settings import Settings
@@ -26,8 +27,9 @@ def test_a_run_that_two_jobs_read_has_the_lower_turn_and_the_greater_length(tmp_
     assert [(one.seed, one.rounds) for one in found] == [(1, 2), (2, 7), (3, 5)]
 
 
-def test_the_headline_is_run_on_all_seeds_before_the_rest_of_its_table(tmp_path: Path) -> None:
+def test_the_rows_of_readme_are_run_on_all_seeds_before_the_rest_of_their_table(tmp_path: Path) -> None:
     jobs = ENTRIES["fair"].jobs(ENTRIES["fair"].scale(2, quick=False))
-    first = missing(jobs, RunLibrary(tmp_path))[:32]  # four rows, four partitions, two seeds
-    assert {one.seed for one in first} == {20, 21}
-    assert all(one.training.server.cap is not None for one in first)
+    first = missing(jobs, RunLibrary(tmp_path))[:72]  # nine rows, four partitions, two seeds
+    assert [one.seed for one in first] == [20] * 36 + [21] * 36
+    named = {one.name.rpartition(", ")[0] for one in first}
+    assert set(SHORT) <= named and len(named) == 9

@@ -97,8 +97,10 @@ def halfway(ends: Mapping[str, Sequence[float]]) -> float | None:
 
 
 def jobs(scale: Scale) -> list[Job]:
-    """Every row on every partition and seed: those of the headline first, then those that set its targets."""
-    turns = dict.fromkeys(ROWS, 2) | dict.fromkeys(ALONE, 1) | dict.fromkeys((DAMPED_FAST, *STEADY), 0)
+    """Every row on every partition and seed: README's and those that set its targets, then RESULTS', then the rest."""
+    first = (DAMPED_FAST, *STEADY, *ALONE, OPT_PLAIN, "FedPer, equal")
+    second = (FAST, *(name.removesuffix(", damped") for name in STEADY))
+    turns = dict.fromkeys(ROWS, 2) | dict.fromkeys(second, 1) | dict.fromkeys(first, 0)
     made = MNIST.jobs({name: (*changes, *PROTOCOL) for name, changes in ROWS.items()}, scale)
     return [replace(job, turn=turns[job.labels["method"]]) for job in made]
 
