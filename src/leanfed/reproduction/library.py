@@ -29,10 +29,11 @@ ENDS = ("name", "rounds", "evaluation")
 OWN = {
     "all": ("rule", "wait", "bandwidth"),
     "fastest": ("rule", "wait", "bandwidth", "fastest"),
+    "turns": ("rule", "wait", "bandwidth", "fastest", "within_rounds"),
     "pace": ("rule", "wait", "deadline_s", "energy_budget_j", "within_rounds", "settle"),
 }
 
-TUNED = ("head_steps_max",)  # that only the tuned form reads
+TUNED = ("head_steps_max", "first_within")  # that only the tuned form reads
 
 
 def content_key(settings: Settings) -> str:

@@ -35,12 +35,13 @@ class AllocationSettings(Section):
     bandwidth: Literal["equal", "min-max"] = "equal"
     """With rule = "own": even shares as in the paper, or (min-max) the split with the earliest finish of the slowest
     participant."""
-    wait: Literal["all", "fastest", "pace"] = "all"
+    wait: Literal["all", "fastest", "turns", "pace"] = "all"
     """With rule = "own", who of the clients asked is waited for: all; the share `fastest` with the fastest processors
-    of the round; or (pace) those with whom a round brings the most weight per second, on just the band they need: the
-    fast form's choice of deadline and participants, under the same limits, for the method's own payload and work."""
+    of the round; (turns) these, and whoever has to come to take part once in `within_rounds` rounds; or (pace) those
+    with whom a round brings the most weight per second, on just the band they need: the fast form's choice of deadline
+    and participants, under the same limits, for the method's own payload and work."""
     fastest: float = Field(default=0.6, gt=0, le=1)
-    """With wait = "fastest": the share of the clients asked, at least one."""
+    """With wait = "fastest" or "turns": the share of the clients asked, at least one."""
     form: Literal["plain", "safe", "fast", "tuned"] = "fast"
     """With rule = "joint". plain: exactly as in the paper; safe: the paper's objective, but pruned head weights are
     kept and error feedback is on; fast: the most progress per second, with a deadline that it chooses itself; tuned:
@@ -76,6 +77,9 @@ class AllocationSettings(Section):
     within_rounds: int = Field(default=10, ge=0, le=10_000_000)
     """Every client takes part at least once in this many rounds, where its own limits allow it (fast 10, estimated on
     the embedded digits); 0: no such guarantee (plain and safe)."""
+    first_within: int = Field(default=0, ge=0, le=10_000_000)
+    """With form = "tuned": who never took part comes in this round of the run at the latest (counted from 1) where its
+    own limits allow it, ahead of `within_rounds`; 0: no such guarantee."""
     settle: Rate = 1 / 3
     """The last part of a run, in which every client takes part in every round where its own limits allow it (fast 1/3,
     estimated on the embedded digits; plain and safe none), so that slow clients catch up."""
@@ -103,6 +107,8 @@ class AllocationSettings(Section):
         for name in ("within_rounds", "settle"):
             if getattr(self, name) and self.form not in PACED:
                 raise ValueError(f"{name} is a floor of the form 'fast'; leave it out with form = {self.form!r}")
+        if self.first_within and self.form != "tuned":
+            raise ValueError(f"first_within is read by the form 'tuned'; leave it out with form = {self.form!r}")
         if self.theta == "estimated" and self.form in PACED:
             raise ValueError(
                 f"theta = 'estimated' is for the forms 'plain' and 'safe'; {self.form!r} plans without theta"

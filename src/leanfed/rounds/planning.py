@@ -18,6 +18,7 @@ import polars as pl
 from leanfed.algorithms.contract import SIGNALS
 from leanfed.allocation.energy import EnergyState, energy_spent, pacing_cap, plan_round
 from leanfed.allocation.fast_form import Upload, plan_fast
+from leanfed.allocation.limits import Mask
 from leanfed.allocation.plan import plan as plan_once
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.rules import fastest_rates, fastest_split
@@ -97,7 +98,7 @@ class Planner:
     def plan(self, number: int, reachable: Collection[int] | None = None) -> Planned:
         """The plan of one round; of a fleet for the clients that can be reached."""
         self._reachable = reachable
-        if self.settings.rule == "own" and self.settings.wait != "pace":
+        if self.settings.rule == "own" and self.settings.wait in ("all", "fastest"):
             return self._own(number)
         if number < self._past.next:
             self._past = self._beginning()
@@ -114,7 +115,8 @@ class Planner:
 
     @property
     def _looks_back(self) -> bool:
-        return bool(self.settings.within_rounds) or self.settings.energy_total_j is not None
+        floors = self.settings.within_rounds or (self.settings.measures and self.settings.first_within)
+        return bool(floors) or self.settings.energy_total_j is not None
 
     def _beginning(self) -> _Past:
         clients, total_j = self.world.task.clients, self.settings.energy_total_j
@@ -124,7 +126,11 @@ class Planner:
     def _step(self, number: int) -> Planned:
         """Plan the next round, and update absences and energy budgets."""
         began = time.perf_counter()
-        plan, reasons, energy = self._paced(number) if self.settings.rule == "own" else self._joint(number)
+        if self.settings.rule == "own" and self.settings.wait == "turns":
+            owned = self._own(number)
+            plan, reasons, energy = owned.plan, owned.reasons, None
+        else:
+            plan, reasons, energy = self._paced(number) if self.settings.rule == "own" else self._joint(number)
         absent = self._past.absent + 1
         absent[list(plan.participants)] = 0
         self._past = _Past(number + 1, absent, energy)
@@ -134,8 +140,9 @@ class Planner:
         """A plan with the method's own rates, on even bandwidth shares or on the min-max split."""
         began = time.perf_counter()
         plan, reasons = self._with_a_link(self.world.plan(number, self._reachable))
-        if self.settings.wait == "fastest" and plan.participants:
-            plan = self._fastest(plan)
+        if self.settings.wait in ("fastest", "turns") and plan.participants:
+            plan, due = self._fastest(plan)
+            reasons |= {"due": due} if self.settings.wait == "turns" else {}
         if self.accountant.fleet.state(number).curves is not None:  # nothing is shared: each has its link for itself
             plan = replace(plan, share=np.ones(len(plan.participants)))
         if plan.share is not None or self.settings.bandwidth == "equal" or not plan.participants:
@@ -144,12 +151,29 @@ class Planner:
         shares, _ = fastest_split(problem, self._bits(plan), plan.r)
         return Planned(replace(plan, share=shares), time.perf_counter() - began, reasons)
 
-    def _fastest(self, plan: RoundPlan) -> RoundPlan:
-        """The part of a plan with the fastest processors of the round; lower numbers first among equals."""
-        count = max(1, round(self.settings.fastest * len(plan.participants)))
+    def _fastest(self, plan: RoundPlan) -> tuple[RoundPlan, list[int]]:
+        """The part of a plan with the fastest processors of the round, and who comes because it is their turn.
+
+        Lower numbers go first among equals.
+        """
+        members, turns = list(plan.participants), self.settings.within_rounds if self.settings.wait == "turns" else 0
+        count = max(1, round(self.settings.fastest * len(members)))
         state = of_participants(self.accountant.fleet.state(plan.round), plan.participants)
         speed = state.cpu_hz if state.curves is None else 1.0 / state.curves.sample_s
-        return _only(plan, sorted(np.argsort(-speed, kind="stable")[:count].tolist()))
+        fast = set(np.argsort(-speed, kind="stable")[:count].tolist())
+        late = np.flatnonzero(overdue(self._past.absent[members], turns)).tolist() if turns else []
+        called = set(late) - fast
+        return _only(plan, sorted(fast | called)), [members[place] for place in sorted(called)]
+
+    def _due(self, number: int, members: list[int]) -> Mask | None:
+        """Who of them must take part now: to do so once in some rounds, or at last for the first time."""
+        settings, absent = self.settings, self._past.absent[members]
+        floor = 1 if settings.settling(number, self.rounds) else settings.within_rounds
+        due = overdue(absent, floor) if floor else None
+        if settings.measures and settings.first_within and number + 1 >= settings.first_within:
+            never = absent == number
+            due = never if due is None else due | never
+        return due
 
     def _paced(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
         """A plan with the method's own rates for those with whom a round brings the most weight per second."""
@@ -157,8 +181,7 @@ class Planner:
         if not plan.participants:
             return plan, reasons, None
         members = list(plan.participants)
-        floor = 1 if self.settings.settling(number, self.rounds) else self.settings.within_rounds
-        due = overdue(self._past.absent[members], floor) if floor else None
+        due = self._due(number, members)
         problem = self._problem(number, plan.participants, fixed_share=self._work(plan), limited=True)
         upload = Upload(plan.k, self._bits(plan), np.ones(len(members)))
         fast = plan_fast(problem, due=due, payload=self.accountant.settings.payload, upload=upload)
@@ -196,8 +219,7 @@ class Planner:
         """A plan with optimised k, r and shares, the reasons for it, and the energy left."""
         cohort = self.world.cohort(number, self._reachable)
         members = list(cohort)
-        floor = 1 if self.settings.settling(number, self.rounds) else self.settings.within_rounds
-        due = overdue(self._past.absent[members], floor) if floor else None
+        due = self._due(number, members)
         energy = self._past.energy
         budget = None if energy is None else energy.of(members)
         solution, reasons, budget = self._solve(cohort, number, due, budget)

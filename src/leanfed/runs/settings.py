@@ -227,7 +227,7 @@ class Settings(Section):
                 self.privacy.metrics == "off" and self.run.stop_at_accuracy is not None
             ),
             "plans follow sample counts, which rates and costs would tell; set allocation.rule = 'own' and wait = "
-            "'all' or 'fastest'": private and (plan.rule == "joint" or plan.wait == "pace"),
+            "'all', 'fastest' or 'turns'": private and (plan.rule == "joint" or plan.wait == "pace"),
             "what epochs cost tells sample counts; set training.local_steps in place of local_epochs": (
                 private and self.training.local_epochs is not None
             ),
@@ -254,7 +254,7 @@ class Settings(Section):
                 self.algorithm.upload_form not in ("dense", "common")
             ),
             "the server sees no single uploads; set aggregation.name = 'mean'": self.aggregation.single_uploads,
-            "a pace is planned without what masks cost; set allocation.wait = 'all' or 'fastest'": (
+            "a pace is planned without what masks cost; set allocation.wait = 'all', 'fastest' or 'turns'": (
                 self.allocation.wait == "pace"
             ),
             "the statistics of shared layers would travel without a mask; set task.statistics = 'private'": (

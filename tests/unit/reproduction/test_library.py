@@ -86,6 +86,8 @@ def test_who_is_waited_for_says_which_settings_count() -> None:
 
     assert key(wait="fastest") != key(wait="fastest", fastest=0.3)
     assert key(wait="fastest") == key(wait="fastest", deadline_s=3.0)
+    assert key(wait="turns") != key(wait="turns", within_rounds=3)
+    assert key(wait="turns") == key(wait="turns", settle=0.0)
     assert key(wait="pace") != key(wait="pace", deadline_s=3.0)
     assert key(wait="pace") == key(wait="pace", bandwidth="min-max")
     assert learning_key(tiny()) is not None

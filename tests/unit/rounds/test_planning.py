@@ -142,6 +142,17 @@ def test_everybody_takes_part_once_in_m_rounds(slow_fleet: Callable[..., Planner
             assert present[start : start + within].any(axis=0).all()
 
 
+@pytest.mark.parametrize(("first", "come"), [(1, {0, 7}), (3, {2}), (9, {6})])
+def test_who_never_came_comes_early_and_then_in_turn(
+    first: int, come: set[int], slow_fleet: Callable[..., Planner]
+) -> None:
+    made = slow_fleet(form="tuned", first_within=first, within_rounds=7)
+    slow = {number for number in range(8) if {3, 4} & set(made.plan(number).plan.participants)}
+    assert slow == come
+    resumed = slow_fleet(form="tuned", first_within=first, within_rounds=7)
+    assert resumed.plan(max(come)).plan.participants == (0, 1, 2, 3, 4)
+
+
 def test_without_a_floor_the_slow_never_take_part(slow_fleet: Callable[..., Planner]) -> None:
     made = slow_fleet(within_rounds=0)
     assert {made.plan(number).plan.participants for number in range(8)} == {(0, 1, 2)}
@@ -247,6 +258,20 @@ def test_the_fastest_share_is_waited_for(
     assert made.plan(0).plan.participants == expected
 
 
+def test_with_turns_everybody_comes_once_in_some_rounds_and_the_fast_in_each(
+    slow_fleet: Callable[..., Planner],
+) -> None:
+    made = slow_fleet(rule="own", wait="turns", within_rounds=4)
+    plans = [made.plan(number) for number in range(9)]
+    alone, all_of_them = (0, 1, 2), (0, 1, 2, 3, 4)
+    assert [one.plan.participants for one in plans] == [*[alone] * 3, all_of_them, *[alone] * 3, all_of_them, alone]
+    assert [one.reasons["due"] for one in plans[2:5]] == [[], [3, 4], []]
+    again = slow_fleet(rule="own", wait="turns", within_rounds=4)  # a resumed run plans what an unbroken one does
+    assert again.plan(7).plan.participants == all_of_them
+    without = slow_fleet(rule="own", wait="turns", within_rounds=0)
+    assert {without.plan(number).plan.participants for number in range(5)} == {alone}
+
+
 def test_pace_does_for_any_method_what_fast_does_for_its_own(slow_fleet: Callable[..., Planner]) -> None:
     """At the keep rate that fast chooses, with whole heads, both make the same plan."""
     fast = slow_fleet(k_min=0.05, k_max=0.05)
@@ -284,6 +309,7 @@ def test_a_pace_that_nobody_can_keep_says_what_to_do(slow_fleet: Callable[..., P
         ({"allocation": {"rule": "joint", "theta": "estimated"}}, r"'fast' plans without theta"),
         ({"allocation": {"rule": "joint", "form": "safe", "solver": "dca", "energy_total_j": 3.0}}, r"certified"),
         ({"allocation": {"rule": "joint", "solver": "equal"}}, r"plans the forms 'plain' and 'safe'"),
+        ({"allocation": {"form": "fast", "first_within": 3}}, r"first_within is read by the form 'tuned'"),
         ({"allocation": {"solver": "eqal"}}, r"no allocator has that name: did you mean 'equal'\?"),
     ],
     ids=str,

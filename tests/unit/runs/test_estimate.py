@@ -196,5 +196,5 @@ def test_an_estimate_of_rounds_in_which_nobody_may_come(fraction: float) -> None
 
     task = {"partition": {"kind": "iid", "clients": 5}}
     cohort = {"rule": "poisson", "fraction": fraction}
-    told = [estimate(Settings(rounds=20, seed=seed, task=task, participation=cohort)) for seed in range(3)]
+    told = [estimate(Settings(rounds=2000, seed=seed, task=task, participation=cohort)) for seed in range(3)]
     assert all(one["estimated_seconds"] > 0 for one in told)
