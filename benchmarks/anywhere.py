@@ -34,16 +34,18 @@ from leanfed.charts.tables import Block, markdown
 from leanfed.files import read_json, write_json, write_text
 from leanfed.reproduction.paper.fair import AIDED, DAMPED, FAST, LAST, ROWS
 from leanfed.reproduction.paper.protocol import CONFIGS, HELD, Changes
-from leanfed.reproduction.paper.tuned import EVERYONE, FASTEST_60, FEDPER, TUNED
+from leanfed.reproduction.paper.tuned import EVERYONE, FASTEST_60, FEDPER, TUNED, TURNS
 from leanfed.runs.compare import compared
 from leanfed.runs.settings import Settings
 
 # What the tuned form has to be sooner than; fast is a form of ours.
-OPPONENTS: Final = (FASTEST_60, EVERYONE, FEDPER, "LG-FedAvg + pace", "LG-FedAvg, k = 0.05 + feedback + pace")
+BASELINES: Final = (FASTEST_60, EVERYONE, FEDPER, "LG-FedAvg + pace", "LG-FedAvg, k = 0.05 + feedback + pace")
+OPPONENTS: Final = (*BASELINES, TURNS)
 METHODS: Final[Mapping[str, Changes]] = {
     TUNED: ("allocation.form=tuned", "algorithm.name=flpdsp"),
     FAST: ROWS[FAST],
-    **{name: AIDED[name] for name in OPPONENTS},
+    **{name: AIDED[name] for name in BASELINES},
+    TURNS: (*AIDED[FASTEST_60], "allocation.wait=turns"),
 }
 NARROW: Final[Changes] = ("radio.fleet.bandwidth_hz=1e6",)
 DIRICHLET: Final[Changes] = ('task.partition={kind = "dirichlet", alpha = 0.1, clients = 100}',)
