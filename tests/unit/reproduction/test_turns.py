@@ -29,7 +29,7 @@ def test_a_run_that_two_jobs_read_has_the_lower_turn_and_the_greater_length(tmp_
 
 def test_the_rows_of_readme_are_run_on_all_seeds_before_the_rest_of_their_table(tmp_path: Path) -> None:
     jobs = ENTRIES["fair"].jobs(ENTRIES["fair"].scale(2, quick=False))
-    first = missing(jobs, RunLibrary(tmp_path))[:72]  # nine rows, four partitions, two seeds
-    assert [one.seed for one in first] == [20] * 36 + [21] * 36
+    first = missing(jobs, RunLibrary(tmp_path))[:80]  # ten rows, four partitions, two seeds
+    assert [one.seed for one in first] == [20] * 40 + [21] * 40
     named = {one.name.rpartition(", ")[0] for one in first}
-    assert set(SHORT) <= named and len(named) == 9
+    assert set(SHORT) <= named and len(named) == 10
