@@ -10,7 +10,7 @@ from benchmarks.anywhere import CASES, METHODS, MIDDLE, NEARLY, OPPONENTS, judge
 from benchmarks.anywhere import page as shown
 
 from leanfed.files import read_json
-from leanfed.reproduction.paper.tuned import FASTEST_60, TUNED
+from leanfed.reproduction.paper.tuned import FASTEST_60, TUNED, TURNS
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.models import MODELS
 
@@ -91,6 +91,10 @@ def test_what_the_documents_tell_is_what_was_found() -> None:
     assert f"in {ahead[1]} to nearly the best end" in page
     rule, ours = (mean(kept["cases"]["SVHN"][NEARLY]["seconds"][row]) for row in (FASTEST_60, TUNED))
     assert f"({rule:.1f} s to nearly the best end, the tuned form {ours:.1f})" in page
+    held = kept["cases"]["MNIST, held"]
+    turns, tuned = ([mean(held[name]["seconds"][row]) for name in (MIDDLE, NEARLY)] for row in (TURNS, TUNED))
+    assert f"{turns[0]:.1f} s halfway and {turns[1]:.1f} s to nearly the best end" in page
+    assert f"where the tuned form takes {tuned[0]:.1f} and {tuned[1]:.1f}." in page
     assert (ROOT / "results/anywhere/README.md").read_text() == shown(kept["cases"], kept["seeds"])
     whole = [list(seeds.values()) for seeds in kept["runs"].values()]
     assert [judged(seeds) for seeds in whole] == [kept["cases"][case] for case in kept["runs"]]
