@@ -51,6 +51,7 @@ class FastPlan:
     worth_per_s: float = 0.0
     due: tuple[int, ...] = ()  # clients that had to come in, and did
     alternatives: tuple[dict[str, float], ...] = ()  # the best of every keep rate tried, and everyone together
+    bound: float | None = None  # no other choice within the deadline brings more than this share above it
 
     def reasons(self) -> dict[str, Any]:
         """Why this plan, as plain values."""
@@ -60,6 +61,7 @@ class FastPlan:
             "worth_per_s": self.worth_per_s,
             "due": list(self.due),
             "alternatives": list(self.alternatives),
+            **({} if self.bound is None else {"bound": self.bound}),
         }
 
 
@@ -120,17 +122,17 @@ def plan_fast(
     possible = [trial for trial in trials if trial is not None and trial.admitted[trial.best].any()]
     details: dict[str, Any] = {"solver": "fast", "payload": payload}
     if not possible:
-        out = _left_out(problem, np.ones(problem.clients, dtype=bool), 0.0, uploads[0])
+        out = left_out(problem, np.ones(problem.clients, dtype=bool), 0.0, uploads[0])
         return FastPlan(infeasible(problem, excluded=out, seconds=time.perf_counter() - began, **details))
     chosen = max(possible, key=lambda trial: (trial.due[trial.best], trial.worth_per_s[trial.best]))
     taking = chosen.admitted[chosen.best]
     some, k, r = problem.only(taking), chosen.k[taking], chosen.r[taking]
-    deadline_s, shares = _tighten(some, chosen.bits[taking], r, float(chosen.deadline_s[chosen.best]))
+    deadline_s, shares = tighten(some, chosen.bits[taking], r, float(chosen.deadline_s[chosen.best]))
     solution = assemble(
         problem,
         taking,
         (k, r, shares),
-        excluded=_left_out(problem, ~taking, deadline_s, uploads[0]),
+        excluded=left_out(problem, ~taking, deadline_s, uploads[0]),
         seconds=time.perf_counter() - began,
         **details,
     )
@@ -144,10 +146,13 @@ def plan_fast(
     )
 
 
-def weigh(problem: Problem, upload: Upload, due: Mask | None) -> tuple[float, float]:
-    """(those due that take part, worth per second) of the best deadline with an upload; to be compared."""
+def weigh(problem: Problem, upload: Upload, due: Mask | None) -> tuple[float, float, float]:
+    """(those due that take part, worth per second, seconds) of the best deadline with an upload; to be compared."""
     trial = _try(problem, upload, np.zeros(problem.clients, dtype=bool) if due is None else due)
-    return (-1.0, 0.0) if trial is None else (float(trial.due[trial.best]), float(trial.worth_per_s[trial.best]))
+    if trial is None:
+        return -1.0, 0.0, 0.0
+    best = trial.best
+    return float(trial.due[best]), float(trial.worth_per_s[best]), float(trial.deadline_s[best])
 
 
 def solve_fast(problem: Problem, *, payload: str = "exact") -> Solution:
@@ -181,7 +186,7 @@ def _try(problem: Problem, upload: Upload, due: Mask) -> _Trial | None:
     if not reachable.any():
         return None
     deadline_s = _deadlines(problem.only(reachable), bits[reachable], r[reachable], alone_s[reachable])
-    share = np.where(reachable, _needed(problem, bits, deadline_s[:, np.newaxis], r), np.inf)
+    share = np.where(reachable, needed(problem, bits, deadline_s[:, np.newaxis], r), np.inf)
     admitted = _admit(share, problem.weights, due & reachable)
     worth = upload.worth * r if upload.by_head else upload.worth
     worth_per_s = admitted @ (problem.weights * worth) / deadline_s
@@ -205,8 +210,8 @@ def _deadlines(problem: Problem, bits: Floats, r: Floats, alone_s: Floats) -> Fl
     """Deadlines to try, in equal ratios: from the first client alone on the band to all of them together."""
     latest, everyone_s = float(problem.deadline_s.max()), float(alone_s.max())
     # What energy alone asks for; waiting longer does not lower it.
-    unhurried = _needed(problem, bits, np.inf, r).sum()
-    while everyone_s < latest and _needed(problem, bits, everyone_s, r).sum() > max(1.0, 1.01 * unhurried):
+    unhurried = needed(problem, bits, np.inf, r).sum()
+    while everyone_s < latest and needed(problem, bits, everyone_s, r).sum() > max(1.0, 1.01 * unhurried):
         everyone_s *= 1.25
     return np.geomspace(float(alone_s.min()), min(everyone_s, latest), DEADLINES)
 
@@ -229,7 +234,7 @@ def _window(problem: Problem, deadline_s: Floats | float, r: Floats | float) -> 
     return np.minimum(np.minimum(deadline_s, problem.deadline_s) - problem.wait_s - compute_s, energy_s)
 
 
-def _needed(problem: Problem, bits: Floats, deadline_s: Floats | float, r: Floats | float) -> Floats:
+def needed(problem: Problem, bits: Floats, deadline_s: Floats | float, r: Floats | float) -> Floats:
     """The share with which each client just meets its limits; inf where none does. An own link takes none of a band."""
     window_s = _window(problem, deadline_s, r)
     speed = np.divide(bits, window_s, out=np.full(window_s.shape, np.inf), where=window_s > 0.0)
@@ -249,16 +254,16 @@ def _admit(share: Floats, weights: Floats, due: Mask) -> Mask:
     return admitted
 
 
-def _tighten(problem: Problem, bits: Floats, r: Floats, deadline_s: float) -> tuple[float, Floats]:
+def tighten(problem: Problem, bits: Floats, r: Floats, deadline_s: float, halvings: int = 60) -> tuple[float, Floats]:
     """The earliest deadline that these clients can still meet together, by bisection, and their shares."""
     low, high = 0.0, deadline_s
-    for _ in range(60):
+    for _ in range(halvings):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if _needed(problem, bits, middle, r).sum() > 1.0 else (low, middle)
-    return high, np.ones(problem.clients) if problem.linked else _needed(problem, bits, high, r)
+        low, high = (middle, high) if needed(problem, bits, middle, r).sum() > 1.0 else (low, middle)
+    return high, np.ones(problem.clients) if problem.linked else needed(problem, bits, high, r)
 
 
-def _left_out(problem: Problem, out: Mask, deadline_s: float, least: Upload) -> tuple[Excluded, ...]:
+def left_out(problem: Problem, out: Mask, deadline_s: float, least: Upload) -> tuple[Excluded, ...]:
     """Why each of these clients sits the round out, and the latency it would need alone on the band."""
     alone_s = _alone(problem, least.bits, whole_heads(problem, least.bits))
     entries = []

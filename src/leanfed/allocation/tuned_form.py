@@ -1,6 +1,8 @@
-"""The fast form with what an upload and a head step are worth measured on the run, in place of constants.
+"""What an upload and a head step are worth is measured on the run, and every client has rates of its own.
 
-A round brings sum over participants of gamma_n x upload(k) x heads(h); the plan with the most of it per second wins:
+A round brings sum over participants of gamma_n x upload(k_n) x heads(h) x r_n; the plan with the most of it per second
+wins. Head steps h are chosen with one k for all; then the deadline, who takes part, and every client's k and r, at one
+price of the band (`priced`).
 
 * upload(k) = a / (a + (1 - a) (1 - b)), where a is the measured share of the squared norm in the k largest entries.
   With error feedback an entry that is not sent waits (1 - a)/a rounds on average, beside the 1/(1 - b) rounds over
@@ -10,6 +12,7 @@ A round brings sum over participants of gamma_n x upload(k) x heads(h); the plan
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +22,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from leanfed.allocation.curves import Floats, bits_of
-from leanfed.allocation.fast_form import FastPlan, Upload, plan_fast, weigh
+from leanfed.allocation.fast_form import FastPlan, Upload, left_out, plan_fast, tighten, weigh
 from leanfed.allocation.limits import Mask
+from leanfed.allocation.priced import Menu, priced
 from leanfed.allocation.problem import Problem
+from leanfed.allocation.solution import assemble
 from leanfed.quantities import KEPT
 
 RATES: Final = tuple(KEPT.values())  # at which clients measure
@@ -29,7 +34,10 @@ KEEP_RATES: Final = 25  # between k_min and k_max; the first choice weighs every
 STEPS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of a head, tried
 PAST: Final = 40  # rounds that count
 WEIGHT: Final = 0.8  # of a round, where the next one has 1; so many rounds hold all but a ten-thousandth
-CLIMBS: Final = 3  # places that a choice may move from one round to the next
+REACH: Final = 4  # keep rates tried on either side of the usual one, by each client
+HEADS: Final = 6  # keep rates of a head tried, from r_min to 1
+DEADLINES: Final = (0.7, 0.77, 0.83, 0.89, 0.95, 1.0, 1.1, 1.25)  # tried, of that with one k for all
+HALVINGS: Final = 30  # of the deadline, until the band is just enough
 LOOK: Final = 10  # heads that take one step take two in every tenth round, so that their worth stays known
 
 
@@ -118,32 +126,78 @@ def plan_tuned(
 ) -> TunedPlan:
     """The plan of a round with the most worth per second over deadlines, participants, keep rates and head steps.
 
-    Without a `last` choice pairs of a keep rate and a number of steps are weighed all over; with one, those next to it,
-    and those next to the best of them while that is better.
+    Without a `last` choice pairs of a keep rate and a number of steps are weighed all over; with one, those next to it.
     """
     problem = cache(problem_at)
     rates = keep_rates(problem(steps[0] if last is None else last.head_steps)).tolist()
 
     @cache
-    def value(choice: Choice) -> tuple[float, float]:
+    def value(choice: Choice) -> tuple[float, float, float]:
         at = problem(choice.head_steps)
         return weigh(at, _upload(at, choice.k, payload, worths, choice.head_steps), due)
 
     if last is None:
-        best = max((Choice(k, each) for k in rates[::-2] for each in steps), key=value)
+        pairs = [Choice(k, each) for k in rates[::-2] for each in steps]
     else:
-        best = Choice(_near(rates, last.k, 0)[0], _near(steps, last.head_steps, 0)[0])
-    for _ in range(CLIMBS):
-        beside = [Choice(k, best.head_steps) for k in _near(rates, best.k, 1)]
-        beside += [Choice(best.k, each) for each in _near(steps, best.head_steps, 1)]
-        before, best = best, max(beside, key=value)
-        if best == before:
-            break
+        usual = Choice(_near(rates, last.k, 0)[0], _near(steps, last.head_steps, 0)[0])
+        pairs = [Choice(k, usual.head_steps) for k in _near(rates, usual.k, 1)]
+        pairs += [Choice(usual.k, each) for each in _near(steps, usual.head_steps, 1)]
+    best = max(pairs, key=lambda choice: value(choice)[:2])
     chosen = best.head_steps
     if chosen == 1 and number % LOOK == 0 and len(steps) > 1:
         chosen = steps[1]
-    upload = _upload(problem(chosen), best.k, payload, worths, chosen)
+    usual_s = value(Choice(best.k, chosen))[2]
+    if usual_s > 0.0:
+        near = _near(rates, best.k, REACH)
+        return TunedPlan(_priced_plan(problem(chosen), near, worths, chosen, usual_s, due, payload), chosen, worths)
+    upload = _upload(problem(chosen), best.k, payload, worths, chosen)  # nobody can take part: it says why
     return TunedPlan(plan_fast(problem(chosen), due=due, payload=payload, upload=upload), chosen, worths)
+
+
+def _priced_plan(
+    problem: Problem, rates: Sequence[float], worths: Worths, steps: int, usual_s: float, due: Mask | None, payload: str
+) -> FastPlan:
+    """Every client's own rates, for the deadline near the usual one at which they bring the most worth per second."""
+    began = time.perf_counter()
+    wanted = np.zeros(problem.clients, dtype=bool) if due is None else due
+    menu = _menu(problem, rates, worths, steps, payload)
+    tried = priced(problem, menu, usual_s * np.array(DEADLINES), wanted)
+    best = max(tried, key=lambda one: (one.due, one.per_s))
+    taking = best.taking
+    some, k, r = problem.only(taking), best.k[taking], best.r[taking]
+    deadline_s, shares = tighten(some, best.bits[taking], r, best.deadline_s, HALVINGS)
+    least = Upload(menu.k[0], menu.bits[0], menu.worth[0])
+    solution = assemble(
+        problem,
+        taking,
+        (k, r, shares),
+        excluded=left_out(problem, ~taking, deadline_s, least),
+        seconds=time.perf_counter() - began,
+        solver="priced",
+        payload=payload,
+    )
+    return FastPlan(
+        solution,
+        deadline_s,
+        float(np.median(k)),
+        best.worth / deadline_s,
+        tuple(np.flatnonzero(wanted & taking).tolist()),
+        tuple(
+            {"deadline_s": one.deadline_s, "participants": int(one.taking.sum()), "worth_per_s": one.per_s}
+            for one in tried
+        ),
+        bound=best.bound / best.worth - 1.0 if best.worth > 0.0 else None,
+    )
+
+
+def _menu(problem: Problem, rates: Sequence[float], worths: Worths, steps: int, payload: str) -> Menu:
+    """All pairs of a keep rate of the base and one of the head, within each client's bounds."""
+    uploads = [_upload(problem, k, payload, worths, steps) for k in rates]
+    floors = problem.r_min + (1.0 - problem.r_min) * np.linspace(0.0, 1.0, HEADS)[:, np.newaxis]  # (HEADS, N)
+    pairs = [(upload, r) for upload in uploads for r in floors]
+    worth = [np.where(upload.able, problem.weights * upload.worth * r, -1.0) for upload, r in pairs]
+    columns = ([upload.k for upload, _ in pairs], [r for _, r in pairs], [upload.bits for upload, _ in pairs], worth)
+    return Menu(*(np.array(column) for column in columns))
 
 
 def _near(values: Sequence[N], to: float, reach: int) -> Sequence[N]:

@@ -33,6 +33,10 @@ WHOLE: Final = METHODS[TUNED]
 PARTS: Final[Mapping[str, Changes]] = {  # what is left out, and how
     "planned head steps (five)": (*WHOLE, "allocation.head_steps_max=0", *heads(5)),
     "further head steps": (*WHOLE, "allocation.head_steps_max=0", *heads(1)),
+    "own rates (k 0.05, whole heads)": (
+        *WHOLE,
+        *("allocation.k_min=0.05", "allocation.k_max=0.05", "allocation.r_min=1.0"),
+    ),
     "a planned k (0.05)": (*WHOLE, "allocation.k_min=0.05", "allocation.k_max=0.05"),
     "error feedback": (*WHOLE, "algorithm.sparsify.error_feedback=false"),
     "pruning": (*WHOLE, "allocation.r_min=1.0"),

@@ -1,0 +1,132 @@
+"""Own rates for every client, at one price of the band.
+
+Within a deadline T each of a client's options, a pair of k and r, needs a share l of the band and brings gamma times
+its worth. The best choice of an option (or none) for everybody with sum of l <= 1 is a knapsack with multiple choice.
+At a price p of the band clients choose by themselves, each the option with the most worth - p l, and for any p
+
+    p + sum over clients of max(0, worth - p l)
+
+is at least what any choice brings. The least price at which the band suffices gives a plan and, beside it, that bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from leanfed.allocation.curves import Floats
+from leanfed.allocation.fast_form import needed
+from leanfed.allocation.limits import Mask
+from leanfed.allocation.problem import Problem
+from leanfed.records import Ints
+
+HALVINGS: Final = 20  # of the interval of prices
+
+
+@dataclass(frozen=True, eq=False)
+class Menu:
+    """What every client may choose: a row for each option."""
+
+    k: Floats  # (O, N)
+    r: Floats  # (O, N)
+    bits: Floats  # (O, N)
+    worth: Floats  # (O, N) weighted by gamma; below zero: no option
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """The choice of every client within one deadline."""
+
+    deadline_s: float
+    taking: Mask  # (N,)
+    k: Floats  # (N,)
+    r: Floats  # (N,)
+    bits: Floats  # (N,)
+    worth: float  # of all who take part
+    bound: float  # that no choice from the menu exceeds, with those due that take part
+    due: int  # how many of those due take part
+
+    @property
+    def per_s(self) -> float:
+        """Worth per second."""
+        return self.worth / self.deadline_s
+
+
+def priced(problem: Problem, menu: Menu, deadlines_s: Floats, due: Mask) -> list[Priced]:
+    """The choices within each of some deadlines; of those due as many as fit come in, whatever they bring."""
+    share = needed(problem, menu.bits, deadlines_s[:, np.newaxis, np.newaxis], menu.r)  # (T, O, N)
+    offered = np.isfinite(share) & (menu.worth >= 0.0)
+    share = np.where(offered, share, 0.0)
+    worth = np.where(offered, menu.worth, -np.inf)
+    forced = _that_fit(np.where(offered, share, np.inf).min(axis=1), due)  # (T, N)
+    price, bound = _prices(worth, share, forced)
+    option, taking = _chosen(worth, share, forced, price)
+    return [
+        Priced(
+            float(deadlines_s[t]),
+            taking[t],
+            _picked(menu.k, option[t]),
+            _picked(menu.r, option[t]),
+            _picked(menu.bits, option[t]),
+            float(_picked(worth[t], option[t])[taking[t]].sum()),
+            float(bound[t]),
+            int((taking[t] & due).sum()),
+        )
+        for t in range(len(deadlines_s))
+    ]
+
+
+def _that_fit(least: Floats, due: Mask) -> Mask:
+    """(T, N): those due whose least shares fit the band together, the smallest first."""
+    wanted = np.where(due & np.isfinite(least), least, np.inf)
+    order = np.argsort(wanted, axis=1, kind="stable")
+    fits = np.cumsum(np.take_along_axis(wanted, order, axis=1), axis=1) <= 1.0
+    forced = np.zeros(least.shape, dtype=bool)
+    np.put_along_axis(forced, order, fits, axis=1)
+    return forced
+
+
+def _prices(worth: Floats, share: Floats, forced: Mask) -> tuple[Floats, Floats]:
+    """(T,) the least prices, to within the halvings, at which the band suffices, and the least bounds that were met."""
+    count = len(share)
+    low, high, bound = np.zeros(count), np.ones(count), np.full(count, np.inf)
+
+    def enough(price: Floats) -> Mask:
+        option, taking = _chosen(worth, share, forced, price)
+        chosen_share, chosen_worth = (_picked_each(values, option) for values in (share, worth))
+        used = np.where(taking, chosen_share, 0.0).sum(axis=1)
+        net = np.where(taking, chosen_worth - price[:, np.newaxis] * chosen_share, 0.0).sum(axis=1)
+        np.minimum(bound, price + net, out=bound)
+        return np.asarray(used <= 1.0)
+
+    free = enough(low)
+    dear = enough(high) | free
+    while not dear.all() and high.max() < 1e18:
+        low, high = np.where(dear, low, high), np.where(dear, high, 8.0 * high)
+        dear = enough(high) | free
+    high = np.where(free, 0.0, high)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        fits = enough(middle)
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return high, bound
+
+
+def _chosen(worth: Floats, share: Floats, forced: Mask, price: Floats) -> tuple[Ints, Mask]:
+    """(T, N) the option of every client, the first among equals, and whether it takes part."""
+    net = worth - price[:, np.newaxis, np.newaxis] * share
+    option = net.argmax(axis=1)
+    best = _picked_each(net, option)
+    return option, (best > 0.0) | (forced & (best > -np.inf))
+
+
+def _picked_each(values: Floats, option: Ints) -> Floats:
+    """(T, O, N) at options (T, N)."""
+    return np.asarray(np.take_along_axis(values, option[:, np.newaxis], axis=1)[:, 0])
+
+
+def _picked(values: Floats, option: Ints) -> Floats:
+    """(O, N) at options (N,)."""
+    return np.asarray(np.take_along_axis(values, option[np.newaxis], axis=0)[0])
