@@ -72,7 +72,7 @@ def test_those_due_come_even_if_they_bring_nothing() -> None:
     due = np.isin(np.arange(4), out[:1])
     (called,) = priced(problem, menu, np.array([0.4]), due)
     assert called.taking[due].all()
-    assert called.worth <= alone.worth
+    assert called.worth <= alone.bound
 
 
 def test_a_band_without_end_costs_nothing_and_all_take_the_most() -> None:
