@@ -53,6 +53,12 @@ class Priced:
         """Worth per second."""
         return self.worth / self.deadline_s
 
+    def row(self) -> dict[str, float]:
+        """What was weighed, as plain values; k is the median of those who take part."""
+        k = float(np.median(self.k[self.taking])) if self.taking.any() else 0.0
+        participants = int(self.taking.sum())
+        return {"deadline_s": self.deadline_s, "k": k, "participants": participants, "worth_per_s": self.per_s}
+
 
 def priced(problem: Problem, menu: Menu, deadlines_s: Floats, due: Mask) -> list[Priced]:
     """The choices within each of some deadlines; of those due as many as fit come in, whatever they bring."""

@@ -182,10 +182,7 @@ def _priced_plan(
         float(np.median(k)),
         best.worth / deadline_s,
         tuple(np.flatnonzero(wanted & taking).tolist()),
-        tuple(
-            {"deadline_s": one.deadline_s, "participants": int(one.taking.sum()), "worth_per_s": one.per_s}
-            for one in tried
-        ),
+        tuple(one.row() for one in tried),
         bound=best.bound / best.worth - 1.0 if best.worth > 0.0 else None,
     )
 
