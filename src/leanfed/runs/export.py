@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import logging
 import tempfile
 import time
 import warnings
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Format = Literal["torch", "onnx", "executorch"]
+TORCHVISION: Final = "torch.onnx._internal.exporter._registration"  # the log of who looks for its operators
 ENDINGS: Final[dict[Format, str]] = {"torch": ".pt2", "onnx": ".onnx", "executorch": ".pte"}
 INSTALLS: Final = {  # ExecuTorch is in no extra of ours: it brings much that nothing else here needs
     "onnxscript": "'leanfed[export]'",
@@ -210,6 +212,7 @@ def write_model(path: Path, model: nn.Module, sample: Tensor, format: Format) ->
         torch.export.save(torch.export.export(model, example, dynamic_shapes=shapes), packed)
         path.write_bytes(packed.getvalue())
         return
+    logging.getLogger(TORCHVISION).setLevel(logging.ERROR)  # it tells at length that torchvision is not there
     names: dict[str, Any] = {"input_names": ["input"], "output_names": ["output"]}
     program = torch.onnx.export(model, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **names)
     assert program is not None

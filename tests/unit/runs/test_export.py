@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -56,6 +57,13 @@ def answers_alike(run: Path, made: Exported) -> None:
     (answers,) = session.run(None, {"input": inputs.numpy()})
     np.testing.assert_allclose(answers, model(inputs).detach().numpy(), rtol=1e-4, atol=1e-5)
     assert made.file.score == made.original.score
+
+
+def test_nothing_is_logged_while_a_model_is_written(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    export_model(folder, 3, "onnx", tmp_path / "three.onnx")
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_onnx_answers_as_pytorch_does_without_leanfed(folder: Path, tmp_path: Path) -> None:
