@@ -146,15 +146,6 @@ def plan_fast(
     )
 
 
-def weigh(problem: Problem, upload: Upload, due: Mask | None) -> tuple[float, float, float]:
-    """(those due that take part, worth per second, seconds) of the best deadline with an upload; to be compared."""
-    trial = _try(problem, upload, np.zeros(problem.clients, dtype=bool) if due is None else due)
-    if trial is None:
-        return -1.0, 0.0, 0.0
-    best = trial.best
-    return float(trial.due[best]), float(trial.worth_per_s[best]), float(trial.deadline_s[best])
-
-
 def solve_fast(problem: Problem, *, payload: str = "exact") -> Solution:
     """`plan_fast` as an allocator: with no client due, and the plan alone."""
     return plan_fast(problem, payload=payload).solution
@@ -185,7 +176,7 @@ def _try(problem: Problem, upload: Upload, due: Mask) -> _Trial | None:
     reachable = np.isfinite(alone_s) & upload.able
     if not reachable.any():
         return None
-    deadline_s = _deadlines(problem.only(reachable), bits[reachable], r[reachable], alone_s[reachable])
+    deadline_s = _between(problem.only(reachable), bits[reachable], r[reachable], alone_s[reachable], DEADLINES)
     share = np.where(reachable, needed(problem, bits, deadline_s[:, np.newaxis], r), np.inf)
     admitted = _admit(share, problem.weights, due & reachable)
     worth = upload.worth * r if upload.by_head else upload.worth
@@ -206,14 +197,23 @@ def whole_heads(problem: Problem, bits: Floats) -> Floats:
     return np.maximum(r, problem.r_min)
 
 
-def _deadlines(problem: Problem, bits: Floats, r: Floats, alone_s: Floats) -> Floats:
+def deadlines(problem: Problem, bits: Floats, r: Floats, count: int) -> Floats:
     """Deadlines to try, in equal ratios: from the first client alone on the band to all of them together."""
+    alone_s = _alone(problem, bits, r)
+    reachable = np.isfinite(alone_s)
+    if not reachable.any():
+        return np.empty(0)
+    return _between(problem.only(reachable), bits[reachable], r[reachable], alone_s[reachable], count)
+
+
+def _between(problem: Problem, bits: Floats, r: Floats, alone_s: Floats, count: int) -> Floats:
+    """The same, where every client can be reached."""
     latest, everyone_s = float(problem.deadline_s.max()), float(alone_s.max())
     # What energy alone asks for; waiting longer does not lower it.
     unhurried = needed(problem, bits, np.inf, r).sum()
     while everyone_s < latest and needed(problem, bits, everyone_s, r).sum() > max(1.0, 1.01 * unhurried):
         everyone_s *= 1.25
-    return np.geomspace(float(alone_s.min()), min(everyone_s, latest), DEADLINES)
+    return np.geomspace(float(alone_s.min()), min(everyone_s, latest), count)
 
 
 def _alone(problem: Problem, bits: Floats, r: Floats) -> Floats:

@@ -60,14 +60,14 @@ class Priced:
         return {"deadline_s": self.deadline_s, "k": k, "participants": participants, "worth_per_s": self.per_s}
 
 
-def priced(problem: Problem, menu: Menu, deadlines_s: Floats, due: Mask) -> list[Priced]:
+def priced(problem: Problem, menu: Menu, deadlines_s: Floats, due: Mask, *, halvings: int = HALVINGS) -> list[Priced]:
     """The choices within each of some deadlines; of those due as many as fit come in, whatever they bring."""
     share = needed(problem, menu.bits, deadlines_s[:, np.newaxis, np.newaxis], menu.r)  # (T, O, N)
     offered = np.isfinite(share) & (menu.worth >= 0.0)
     share = np.where(offered, share, 0.0)
     worth = np.where(offered, menu.worth, -np.inf)
     forced = _that_fit(np.where(offered, share, np.inf).min(axis=1), due)  # (T, N)
-    price, bound = _prices(worth, share, forced)
+    price, bound = _prices(worth, share, forced, halvings)
     option, taking = _chosen(worth, share, forced, price)
     return [
         Priced(
@@ -94,7 +94,7 @@ def _that_fit(least: Floats, due: Mask) -> Mask:
     return forced
 
 
-def _prices(worth: Floats, share: Floats, forced: Mask) -> tuple[Floats, Floats]:
+def _prices(worth: Floats, share: Floats, forced: Mask, halvings: int) -> tuple[Floats, Floats]:
     """(T,) the least prices, to within the halvings, at which the band suffices, and the least bounds that were met."""
     count = len(share)
     low, high, bound = np.zeros(count), np.ones(count), np.full(count, np.inf)
@@ -113,7 +113,7 @@ def _prices(worth: Floats, share: Floats, forced: Mask) -> tuple[Floats, Floats]
         low, high = np.where(dear, low, high), np.where(dear, high, 8.0 * high)
         dear = enough(high) | free
     high = np.where(free, 0.0, high)
-    for _ in range(HALVINGS):
+    for _ in range(halvings):
         middle = 0.5 * (low + high)
         fits = enough(middle)
         low, high = np.where(fits, low, middle), np.where(fits, middle, high)

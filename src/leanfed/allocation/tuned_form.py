@@ -15,16 +15,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from leanfed.allocation.curves import Floats, bits_of
-from leanfed.allocation.fast_form import FastPlan, Upload, left_out, plan_fast, tighten, weigh
+from leanfed.allocation.fast_form import FastPlan, Upload, deadlines, left_out, plan_fast, tighten
 from leanfed.allocation.limits import Mask
-from leanfed.allocation.priced import Menu, priced
+from leanfed.allocation.priced import Menu, Priced, priced
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import assemble
 from leanfed.quantities import KEPT
@@ -34,10 +33,14 @@ KEEP_RATES: Final = 25  # between k_min and k_max; the first choice weighs every
 STEPS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of a head, tried
 PAST: Final = 40  # rounds that count
 WEIGHT: Final = 0.8  # of a round, where the next one has 1; so many rounds hold all but a ten-thousandth
-REACH: Final = 4  # keep rates tried on either side of the usual one, by each client
-HEADS: Final = 6  # keep rates of a head tried, from r_min to 1
-DEADLINES: Final = (0.7, 0.77, 0.83, 0.89, 0.95, 1.0, 1.1, 1.25)  # tried, of that with one k for all
-HALVINGS: Final = 30  # of the deadline, until the band is just enough
+# Tried for every client's own rates: first all over, then near the best of these.
+SPARSE: Final = 3  # of so many keep rates one, all over
+NEAR: Final = 3  # keep rates on either side of the usual one
+HEADS: Final = (2, 4)  # keep rates of a head, from r_min to 1: all over, near the best
+SPREAD, USUAL = 8, 0.1  # deadlines all over: the last is that of everybody at this keep rate
+CLOSE, CLOSER = (0.75, 0.83, 0.91, 1.0, 1.1, 1.22), (0.92, 0.97, 1.02, 1.08)  # shares of the best deadline so far
+ROUGHLY: Final = 10  # halvings of the price, all over
+HALVINGS: Final = 25  # of the deadline, until the band is just enough
 LOOK: Final = 10  # heads that take one step take two in every tenth round, so that their worth stays known
 
 
@@ -106,95 +109,111 @@ class TunedPlan:
         return {**self.fast.reasons(), "head_steps": self.head_steps, "words": words}
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A keep rate and a number of head steps."""
-
-    k: float
-    head_steps: int
-
-
 def plan_tuned(
     problem_at: Callable[[int], Problem],
     worths: Worths,
     number: int,
     *,
     steps: Sequence[int] = STEPS,
-    last: Choice | None = None,
+    last: int | None = None,
     due: Mask | None = None,
     payload: str = "exact",
 ) -> TunedPlan:
-    """The plan of a round with the most worth per second over deadlines, participants, keep rates and head steps.
+    """The plan of a round with the most worth per second over deadlines, participants, rates and head steps.
 
-    Without a `last` choice pairs of a keep rate and a number of steps are weighed all over; with one, those next to it.
+    All numbers of head steps are tried, or with those of the `last` round the ones next to it.
     """
-    problem = cache(problem_at)
-    rates = keep_rates(problem(steps[0] if last is None else last.head_steps)).tolist()
-
-    @cache
-    def value(choice: Choice) -> tuple[float, float, float]:
-        at = problem(choice.head_steps)
-        return weigh(at, _upload(at, choice.k, payload, worths, choice.head_steps), due)
-
-    if last is None:
-        pairs = [Choice(k, each) for k in rates[::-2] for each in steps]
-    else:
-        usual = Choice(_near(rates, last.k, 0)[0], _near(steps, last.head_steps, 0)[0])
-        pairs = [Choice(k, usual.head_steps) for k in _near(rates, usual.k, 1)]
-        pairs += [Choice(usual.k, each) for each in _near(steps, usual.head_steps, 1)]
-    best = max(pairs, key=lambda choice: value(choice)[:2])
-    chosen = best.head_steps
+    found: dict[int, tuple[_Search, Priced]] = {}
+    for each in steps if last is None else _near(steps, last, 1):
+        search = _Search.over(problem_at(each), worths, each, due, payload)
+        found[each] = search, search.rough()
+    chosen = max(found, key=lambda each: _value(found[each][1]))
     if chosen == 1 and number % LOOK == 0 and len(steps) > 1:
         chosen = steps[1]
-    usual_s = value(Choice(best.k, chosen))[2]
-    if usual_s > 0.0:
-        near = _near(rates, best.k, REACH)
-        return TunedPlan(_priced_plan(problem(chosen), near, worths, chosen, usual_s, due, payload), chosen, worths)
-    upload = _upload(problem(chosen), best.k, payload, worths, chosen)  # nobody can take part: it says why
-    return TunedPlan(plan_fast(problem(chosen), due=due, payload=payload, upload=upload), chosen, worths)
+    search, rough = found[chosen]
+    if not rough.taking.any():  # it says why
+        upload = _upload(search.problem, search.rates[0], payload, worths, chosen)
+        return TunedPlan(plan_fast(search.problem, due=due, payload=payload, upload=upload), chosen, worths)
+    return TunedPlan(search.near(rough), chosen, worths)
 
 
-def _priced_plan(
-    problem: Problem, rates: Sequence[float], worths: Worths, steps: int, usual_s: float, due: Mask | None, payload: str
-) -> FastPlan:
-    """Every client's own rates, for the deadline near the usual one at which they bring the most worth per second."""
-    began = time.perf_counter()
-    wanted = np.zeros(problem.clients, dtype=bool) if due is None else due
-    menu = _menu(problem, rates, worths, steps, payload)
-    tried = priced(problem, menu, usual_s * np.array(DEADLINES), wanted)
-    best = max(tried, key=lambda one: (one.due, one.per_s))
-    taking = best.taking
-    some, k, r = problem.only(taking), best.k[taking], best.r[taking]
-    deadline_s, shares = tighten(some, best.bits[taking], r, best.deadline_s, HALVINGS)
-    least = Upload(menu.k[0], menu.bits[0], menu.worth[0])
-    solution = assemble(
-        problem,
-        taking,
-        (k, r, shares),
-        excluded=left_out(problem, ~taking, deadline_s, least),
-        seconds=time.perf_counter() - began,
-        solver="priced",
-        payload=payload,
-    )
-    return FastPlan(
-        solution,
-        deadline_s,
-        float(np.median(k)),
-        best.worth / deadline_s,
-        tuple(np.flatnonzero(wanted & taking).tolist()),
-        tuple(one.row() for one in tried),
-        bound=best.bound / best.worth - 1.0 if best.worth > 0.0 else None,
-    )
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """Of every client's own k and r, and of the deadline at which they bring the most worth per second."""
+
+    problem: Problem
+    rates: Sequence[float]  # of the base
+    worths: Worths
+    head_steps: int
+    due: Mask
+    payload: str
+
+    @classmethod
+    def over(cls, problem: Problem, worths: Worths, steps: int, due: Mask | None, payload: str) -> _Search:
+        """All keep rates of a problem."""
+        wanted = np.zeros(problem.clients, dtype=bool) if due is None else due
+        return cls(problem, keep_rates(problem).tolist(), worths, steps, wanted, payload)
+
+    def menu(self, rates: Sequence[float], heads: int) -> Menu:
+        """All pairs of these keep rates of the base and so many of the head, within each client's bounds."""
+        problem, wanted = self.problem, np.array(rates)[:, np.newaxis]
+        upload = _upload(problem, wanted, self.payload, self.worths, self.head_steps)  # (rates, N) throughout
+        floors = problem.r_min + (1.0 - problem.r_min) * np.linspace(0.0, 1.0, heads)[:, np.newaxis]  # (heads, N)
+        worth, r = problem.weights * upload.worth, np.tile(floors, (len(rates), 1))
+        k, bits, worth, able = (
+            np.repeat(values, heads, axis=0) for values in (upload.k, upload.bits, worth, upload.able)
+        )
+        return Menu(k, r, bits, np.where(able, worth * r, -1.0))
+
+    def rough(self) -> Priced:
+        """The best of few deadlines, from the first client alone to all of them, and of few rates, all over."""
+        usual = _upload(self.problem, _near(self.rates, USUAL, 0)[0], self.payload, self.worths, self.head_steps)
+        spread = deadlines(self.problem, usual.bits, self.problem.r_min, SPREAD)
+        if not len(spread):
+            spread = np.array([1.0])  # any: nobody can take part
+        menu = self.menu(self.sparse, HEADS[0])
+        best = max(priced(self.problem, menu, spread, self.due, halvings=ROUGHLY), key=_value)
+        about = priced(self.problem, menu, best.deadline_s * np.array(CLOSE), self.due, halvings=ROUGHLY)
+        return max(best, *about, key=_value)
+
+    @property
+    def sparse(self) -> list[float]:
+        """Some of the keep rates, the largest among them."""
+        return list(self.rates[::-SPARSE][::-1])
+
+    def near(self, rough: Priced) -> FastPlan:
+        """The best plan near one that was found roughly."""
+        began, problem = time.perf_counter(), self.problem
+        usual = float(np.median(rough.k[rough.taking]))
+        menu = self.menu(sorted({*self.sparse, *_near(self.rates, usual, NEAR)}), HEADS[1])
+        tried = priced(problem, menu, rough.deadline_s * np.array(CLOSER), self.due)
+        best = max(tried, key=_value)
+        taking = best.taking
+        some, k, r = problem.only(taking), best.k[taking], best.r[taking]
+        deadline_s, shares = tighten(some, best.bits[taking], r, best.deadline_s, HALVINGS)
+        solution = assemble(
+            problem,
+            taking,
+            (k, r, shares),
+            excluded=left_out(problem, ~taking, deadline_s, Upload(menu.k[0], menu.bits[0], menu.worth[0])),
+            seconds=time.perf_counter() - began,
+            solver="priced",
+            payload=self.payload,
+        )
+        return FastPlan(
+            solution,
+            deadline_s,
+            float(np.median(k)),
+            best.worth / deadline_s,
+            tuple(np.flatnonzero(self.due & taking).tolist()),
+            tuple(one.row() for one in tried),
+            bound=best.bound / best.worth - 1.0 if best.worth > 0.0 else None,
+        )
 
 
-def _menu(problem: Problem, rates: Sequence[float], worths: Worths, steps: int, payload: str) -> Menu:
-    """All pairs of a keep rate of the base and one of the head, within each client's bounds."""
-    uploads = [_upload(problem, k, payload, worths, steps) for k in rates]
-    floors = problem.r_min + (1.0 - problem.r_min) * np.linspace(0.0, 1.0, HEADS)[:, np.newaxis]  # (HEADS, N)
-    pairs = [(upload, r) for upload in uploads for r in floors]
-    worth = [np.where(upload.able, problem.weights * upload.worth * r, -1.0) for upload, r in pairs]
-    columns = ([upload.k for upload, _ in pairs], [r for _, r in pairs], [upload.bits for upload, _ in pairs], worth)
-    return Menu(*(np.array(column) for column in columns))
+def _value(one: Priced) -> tuple[int, float]:
+    """What choices are compared by: those due that come, then worth per second."""
+    return one.due, one.per_s
 
 
 def _near(values: Sequence[N], to: float, reach: int) -> Sequence[N]:
@@ -214,7 +233,7 @@ def keep_rates(problem: Problem) -> Floats:
     return np.unique(np.geomspace(low, high, KEEP_RATES)) if low < high else np.array([high])
 
 
-def _upload(problem: Problem, k: float, payload: str, worths: Worths, steps: int) -> Upload:
+def _upload(problem: Problem, k: float | Floats, payload: str, worths: Worths, steps: int) -> Upload:
     """An upload at one keep rate for all, within each client's bounds, after so many head steps."""
     each = np.clip(k, problem.k_min, problem.k_max)
     bits = bits_of(each, problem.base_size, problem.value_bits, payload)

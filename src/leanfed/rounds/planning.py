@@ -23,7 +23,7 @@ from leanfed.allocation.plan import plan as plan_once
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.rules import fastest_rates, fastest_split
 from leanfed.allocation.solution import Solution, Status
-from leanfed.allocation.tuned_form import PAST, STEPS, Choice, TunedPlan, Worths, plan_tuned
+from leanfed.allocation.tuned_form import PAST, STEPS, TunedPlan, Worths, plan_tuned
 from leanfed.errors import InfeasibleError
 from leanfed.records import Floats, Ints, RoundPlan
 from leanfed.rounds.costs import Accountant, ModelSizes, model_sizes, of_participants, planned_share, upload_bits
@@ -282,7 +282,7 @@ class Planner:
         worths = Worths.measured(seen[-PAST:], SIGNALS, self.world.training.server.average)
         own, most = self.world.algorithm.work(1.0).head_passes + 1, self.settings.head_steps_max
         steps = [each for each in STEPS if each <= most] if self.world.split.private_size and most else [own]
-        last = Choice(seen[-1]["k_mean"], int(seen[-1]["head_steps"])) if seen else None
+        last = int(seen[-1]["head_steps"]) if seen else None
         payload = self.accountant.settings.payload
         plan = plan_tuned(at, worths, number, steps=steps, last=last, due=due, payload=payload)
         return plan, at(plan.head_steps)
