@@ -45,7 +45,8 @@ class AllocationSettings(Section):
     form: Literal["plain", "safe", "fast", "tuned"] = "fast"
     """With rule = "joint". plain: exactly as in the paper; safe: the paper's objective, but pruned head weights are
     kept and error feedback is on; fast: the most progress per second, with a deadline that it chooses itself; tuned:
-    as fast, but what k and the steps of heads are worth is measured on the run, and their number is planned, too."""
+    as fast, but what k and the steps of heads are worth is measured on the run, their number is planned, too, and every
+    client has a k and an r of its own."""
     head_steps_max: int = Field(default=32, ge=0, le=32)
     """With form = "tuned": the most steps of a head on a batch; 0: algorithm.head_steps in every round."""
     solver: Annotated[str, AfterValidator(_registered)] = "certified"

@@ -111,7 +111,7 @@ class Planner:
         if self.settings.theta == "estimated" and row.get("theory_loss") is not None:
             self._measured.append({name: row[name] for name in ("round", *CONSTANTS)})
         if self.settings.measures and row.get(SIGNALS[0]) is not None:
-            self._measured.append({name: row[name] for name in ("round", "k_mean", "head_steps", *SIGNALS)})
+            self._measured.append({name: row[name] for name in ("round", "head_steps", *SIGNALS)})
 
     @property
     def _looks_back(self) -> bool:
