@@ -167,14 +167,19 @@ class _Search:
 
     def rough(self) -> Priced:
         """The best of few deadlines, from the first client alone to all of them, and of few rates, all over."""
-        usual = _upload(self.problem, _near(self.rates, USUAL, 0)[0], self.payload, self.worths, self.head_steps)
-        spread = deadlines(self.problem, usual.bits, self.problem.r_min, SPREAD)
-        if not len(spread):
-            spread = np.array([1.0])  # any: nobody can take part
+        spread = self.spread()
         menu = self.menu(self.sparse, HEADS[0])
         best = max(priced(self.problem, menu, spread, self.due, halvings=ROUGHLY), key=_value)
         about = priced(self.problem, menu, best.deadline_s * np.array(CLOSE), self.due, halvings=ROUGHLY)
         return max(best, *about, key=_value)
+
+    def spread(self) -> Floats:
+        """Deadlines from the first client alone with the least upload to all of them with a usual one."""
+        found = []
+        for k in (self.rates[0], _near(self.rates, USUAL, 0)[0]):
+            bits = _upload(self.problem, k, self.payload, self.worths, self.head_steps).bits
+            found += deadlines(self.problem, bits, self.problem.r_min, 2).tolist()
+        return np.geomspace(min(found), max(found), SPREAD) if found else np.ones(1)  # any: nobody can take part
 
     @property
     def sparse(self) -> list[float]:
