@@ -65,7 +65,9 @@ def best_alike(problem: Problem) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
-@pytest.mark.parametrize(("clients", "band_hz", "gain"), [(20, 2e5, 0.98), (20, 1e7, 0.98), (100, 2e4, 1.04), (100, 1e6, 1.04)])
+@pytest.mark.parametrize(
+    ("clients", "band_hz", "gain"), [(20, 2e5, 0.98), (20, 1e7, 0.98), (100, 2e4, 1.04), (100, 1e6, 1.04)]
+)
 def test_own_rates_bring_more_than_any_pair_for_all_and_later_rounds_climb_to_them(
     clients: int, band_hz: float, gain: float, seed: int
 ) -> None:
