@@ -13,9 +13,10 @@ from leanfed.algorithms import ALGORITHMS
 from leanfed.reproduction.catalogue import ENTRIES
 from leanfed.reproduction.entry_page import entry_text
 from leanfed.reproduction.evidence import claims_of, measured_of
-from leanfed.reproduction.headline import headline_ratios, headline_table
+from leanfed.reproduction.headline import headline_ratios, headline_table, tuned_shares
 from leanfed.reproduction.judging import key_of
 from leanfed.reproduction.paper.bound import DISTANCE
+from leanfed.reproduction.paper.fair import ALL_FOUR
 from leanfed.reproduction.paper.tuned import FASTEST_60, NARROW, PAPERS, PARTITIONS, SECONDS, TARGETS, TUNED
 from leanfed.reproduction.paper.tuned import cell as cell_of
 from leanfed.reproduction.results_page import page_text, read_results
@@ -130,6 +131,9 @@ def test_the_headline_of_the_readme_is_the_committed_result() -> None:
     for shares in ratios.values():
         numbers = [f"{share:.2f}" for share in (min(shares.values()), max(shares.values()))]
         assert tells(README, "Compared at equal aids", *numbers)
+    own = tuned_shares(fair)
+    by = [share for partition, share in own.items() if partition != ALL_FOUR]
+    assert tells(README, "Compared at equal aids", *(f"{share:.2f}" for share in (min(by), max(by), own[ALL_FOUR])))
 
 
 def test_what_a_plan_can_still_gain_is_the_committed_result() -> None:

@@ -58,3 +58,13 @@ def headline_ratios(results: dict[str, Any]) -> dict[str, dict[str, float]]:
         if shown and number["mean"] is not None:
             found.setdefault(labels["method"], {})[labels["partition"]] = number["mean"]
     return found
+
+
+def tuned_shares(results: dict[str, Any]) -> dict[str, float]:
+    """By partition, and for all four together: the tuned form's share of the soonest opponent's seconds to halfway."""
+    wanted = {"method": fair.OPT_TUNED, "quantity": fair.OF_BEST, "target": fair.HALFWAY}
+    return {
+        number["labels"]["partition"]: number["mean"]
+        for number in results["numbers"]
+        if number["mean"] is not None and wanted.items() <= number["labels"].items()
+    }

@@ -13,9 +13,10 @@ from leanfed.files import read_json, write_text
 from leanfed.reproduction.catalogue import ENTRIES, FORMS
 from leanfed.reproduction.entry_page import verdict_text
 from leanfed.reproduction.evidence import PAGE, RESULTS
-from leanfed.reproduction.headline import headline_ratios, headline_table
+from leanfed.reproduction.headline import headline_ratios, headline_table, tuned_shares
 from leanfed.reproduction.judging import GOOD, OUTCOMES, digits
 from leanfed.reproduction.paper.costs import share_of
+from leanfed.reproduction.paper.fair import ALL_FOUR
 from leanfed.reproduction.paper.theta import FINAL, MEAN_R, RATIOS
 from leanfed.reproduction.paper.theta import FORMS as WEIGHED
 
@@ -29,7 +30,7 @@ WORDS = """## Words
 
 * **plain** is FLPDSP-OPT as published. **safe** (what pruning takes from a head is kept for the next round) and
   **fast** (another objective, its own deadline, head steps, error feedback) are ours: what holds for them reproduces
-  nothing.
+  nothing. **tuned** is fast without its constants, and with rates of their own for all clients.
 * **Class-c**: every client has c of the ten classes. **alpha a**: classes are dealt by a Dirichlet draw, the more
   unevenly the smaller a.
 * **Seconds** are simulated by the paper's radio and processor model. Those *to a target* end at its first crossing, as
@@ -124,6 +125,12 @@ def _answer(known: dict[str, dict[str, Any]], paper: Sequence[Judged]) -> str:
         lines.append(
             f"With every aid for every method, to targets that need federation (seeds {seeds}), the fast form with a "
             f"damped server needs these shares of the seconds of baselines with the same server: {told}."
+        )
+    if "fair" in known and ALL_FOUR in (own := tuned_shares(known["fair"])):
+        by = [share for partition, share in own.items() if partition != ALL_FOUR]
+        lines.append(
+            f"The form that tunes itself needs {min(by):.2f} to {max(by):.2f} of the seconds of the soonest of all "
+            f"opponents on each partition, {own[ALL_FOUR]:.2f} in the geometric mean."
         )
     return "\n\n".join(lines) + "\n"
 
