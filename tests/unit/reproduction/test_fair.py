@@ -86,7 +86,6 @@ def everywhere(method: str, accuracy: Sequence[float], seconds: float) -> list[A
 def test_the_tuned_form_is_set_against_the_soonest_of_all_opponents() -> None:
     curve, claim = [0.5, *[0.98] * 5], fair._tuned_claims()[0]  # half of the soonest opponent's seconds
     others = [*everywhere("Local", [0.6] * 6, 1.0), *everywhere("FedPer, equal", curve, 1.0)]
-    rule = "FLPDSP, k = 0.05, fastest 60 %, damped"
 
     def judged(*more: Any) -> tuple[str, float | None]:
         found: Measured = fair.measure([*others, *more], Scale((20,)))
@@ -96,7 +95,7 @@ def test_the_tuned_form_is_set_against_the_soonest_of_all_opponents() -> None:
 
     tuned = everywhere(fair.OPT_TUNED, curve, 0.4)
     assert judged(*tuned) == ("holds", pytest.approx(0.4))
-    assert judged(*tuned, *everywhere(rule, curve, 0.5)) == ("fails", pytest.approx(0.8))
+    assert judged(*tuned, *everywhere(fair.RULE, curve, 0.5)) == ("fails", pytest.approx(0.8))
     assert judged(*tuned, *everywhere(fair.DAMPED_FAST, curve, 0.1))[0] == "holds"  # a form of ours is no opponent
     assert judged(*everywhere(fair.OPT_TUNED, [0.6] * 6, 0.4)) == ("fails", None)
     assert judged(*tuned[1:])[0] == "not judged"  # a partition is missing
