@@ -38,13 +38,14 @@ def joint(settings_file: Path, *more: str, **allocation: Any) -> Settings:
         pytest.param(
             {"form": "fast", "within_rounds": 3, "energy_total_j": 0.5}, marks=pytest.mark.slow
         ),  # tuned: more
-        {"form": "tuned", "within_rounds": 3, "energy_total_j": 0.5},
+        {"form": "tuned", "within_rounds": 3, "first_within": 2, "energy_total_j": 0.5},
+        {"rule": "own", "wait": "turns", "fastest": 0.4, "within_rounds": 3},
     ],
     ids=str,
 )
 def test_a_resumed_run_equals_an_unbroken_one(allocation: dict[str, Any], settings_file: Path, tmp_path: Path) -> None:
     measured = ["training.momentum=0.0", "theory={every=2, probes=2, samples=32}"] if "theta" in allocation else []
-    paced = allocation["form"] in ("fast", "tuned")
+    paced = allocation.get("form") in ("fast", "tuned")
     by = ["radio.computation=operations"] if paced else []  # by weights nobody has the joules
     settings = joint(settings_file, *measured, *by, **allocation)
     whole = package.run(settings, tmp_path / "whole")
