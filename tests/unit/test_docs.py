@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
@@ -15,6 +16,7 @@ from leanfed.reproduction.entry_page import entry_text
 from leanfed.reproduction.evidence import claims_of, measured_of
 from leanfed.reproduction.headline import energy_shares, headline_ratios, headline_table, tuned_shares
 from leanfed.reproduction.judging import key_of
+from leanfed.reproduction.paper import parts
 from leanfed.reproduction.paper.bound import DISTANCE
 from leanfed.reproduction.paper.fair import ALL_FOUR
 from leanfed.reproduction.paper.tuned import FASTEST_60, NARROW, PAPERS, PARTITIONS, SECONDS, TARGETS, TUNED
@@ -148,6 +150,30 @@ def test_what_a_plan_can_still_gain_is_the_committed_result() -> None:
     ]
     for shares in (rule, narrow):
         assert tells(CONCEPTS, "A plan is not always worth having", f"{min(shares):.2f}", f"{max(shares):.2f}")
+
+
+def test_what_the_parts_of_a_plan_bring_is_the_committed_result() -> None:
+    results = read_results(ROOT / "results/parts")
+    assert results is not None
+    assert results["seeds"] == [45]  # "one seed"
+    shares: dict[tuple[str, str], list[float]] = {}
+    for number in results["numbers"]:
+        labels = number["labels"]
+        if labels["quantity"] == parts.SHARE and number["mean"] is not None:
+            shares.setdefault((labels["method"], labels["fleet"]), []).append(number["mean"])
+    means = {place: f"{np.exp(np.mean(np.log(found))):.2f}" for place, found in shares.items()}
+    for part, row in zip(parts.PARTS, parts.WITHOUT, strict=True):
+        assert f"| {part} | {means[row, PAPERS]} | {means[row, NARROW]} |" in CONCEPTS
+    for row in parts.ASKED:
+        if row != "no turns":  # which keeps too few targets
+            assert f"| {row} | {means[row, parts.STAYING]} | {means[row, parts.SLOW]} |" in CONCEPTS
+    worst = [
+        number["mean"]
+        for number in results["numbers"]
+        if number["labels"]["method"] == "no turns" and number["labels"]["quantity"] == parts.WORST
+    ]
+    assert len(worst) == 4
+    assert max(worst) < 0.05
 
 
 def test_the_results_page_is_made_from_the_committed_results() -> None:
