@@ -80,7 +80,7 @@ def draw_panels(path: Path, panels: Sequence[Panel], *, title: str, columns: int
             place.sharey(first[f"y {panel.y_label}"])
         if first.setdefault(f"x {panel.x_label}", place) is not place:
             place.sharex(first[f"x {panel.x_label}"])
-        _draw(place, panel, labels)
+        _draw(place, panel, labels, x_log=_log_together([one for one in panels if one.x_label == panel.x_label]))
     for place in axes[len(panels) :]:
         place.set_axis_off()
     figure.suptitle(textwrap.fill(title, LETTERS * columns))
@@ -105,7 +105,12 @@ def _legends(figure: Figure, axes: Sequence[Axes], empty: Sequence[Axes], *, sha
         figure.legend(handles, labels, loc="outside lower center", ncols=4 if columns > 1 else 1, **look)
 
 
-def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
+def _log_together(panels: Sequence[Panel]) -> bool:
+    """Whether panels that share their x axis have a logarithmic one: one of them asks for it, and all can have it."""
+    return any(panel.x_log for panel in panels) and all(panel.least_x > 0 for panel in panels)
+
+
+def _draw(axes: Axes, panel: Panel, labels: Sequence[str], *, x_log: bool) -> None:
     """One panel: a method has its colour, another line that of its place among all labels; markers by place too."""
     looks = [method_look(curve.label) for curve in panel.curves]
     for place, (curve, known) in enumerate(zip(panel.curves, looks, strict=True)):
@@ -127,7 +132,7 @@ def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0)
     _floor(axes, panel)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
-    if panel.x_log:
+    if x_log:
         axes.set_xscale("log")
         _plain_ticks(axes, "x")
     else:
