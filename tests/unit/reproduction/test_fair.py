@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import polars as pl
 import pytest
+from tests.unit.reproduction import finished
 
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
 from leanfed.files import read_json
@@ -22,21 +21,7 @@ RESULTS = Path(__file__).resolve().parents[3] / "results"
 
 
 def outcome(method: str, accuracy: Sequence[float], seconds: float, seed: int = 20) -> Any:
-    """A run of one evaluation a round."""
-    count = len(accuracy)
-    rows = {
-        "round": range(count),
-        "accuracy": accuracy,
-        "loss": [1.0] * count,
-        "worst_decile": accuracy,
-        "majority_guess": [0.5] * count,
-        "latency_s": [seconds] * count,
-        "energy_j": [2.0] * count,
-        "participants": [60] * count,
-    }
-    settings = SimpleNamespace(seed=seed, name=method, algorithm=SimpleNamespace(model_dump=lambda: {"name": "x"}))
-    job = SimpleNamespace(labels={"method": method, "partition": "Class-4"}, settings=settings)
-    return SimpleNamespace(job=job, run=SimpleNamespace(settings=settings, rounds=pl.DataFrame(rows)))
+    return finished.outcome({"method": method, "partition": "Class-4"}, accuracy, seconds, seed)
 
 
 def measured(*outcomes: Any) -> dict[Any, float | None]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
-import polars as pl
 import pytest
+from tests.unit.reproduction import finished
 
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
-from leanfed.algorithms.flpdsp import Flpdsp
 from leanfed.reproduction.catalogue import ENTRIES, Scale
 from leanfed.reproduction.judging import key_of
 from leanfed.reproduction.paper import parts
@@ -18,22 +16,7 @@ from leanfed.reproduction.paper.tuned import PAPERS, SLOW, TUNED, TURNS, cell
 
 
 def outcome(method: str, accuracy: Sequence[float], seconds: float) -> Any:
-    """A run of one evaluation a round."""
-    count = len(accuracy)
-    rows = {
-        "round": range(count),
-        "accuracy": accuracy,
-        "loss": [1.0] * count,
-        "worst_decile": accuracy,
-        "majority_guess": [0.5] * count,
-        "latency_s": [seconds] * count,
-        "energy_j": [2.0] * count,
-        "participants": [60] * count,
-        "k_mean": [0.05] * count,
-    }
-    settings = SimpleNamespace(seed=45, name=method, algorithm=Flpdsp())
-    job = SimpleNamespace(labels={"method": method, "partition": "Class-4", "fleet": PAPERS}, settings=settings)
-    return SimpleNamespace(job=job, run=SimpleNamespace(settings=settings, rounds=pl.DataFrame(rows)))
+    return finished.outcome({"method": method, "partition": "Class-4", "fleet": PAPERS}, accuracy, seconds, 45)
 
 
 def test_a_row_is_set_against_the_whole_form() -> None:
