@@ -108,6 +108,8 @@ class AllocationSettings(Section):
         for name in ("within_rounds", "settle"):
             if getattr(self, name) and self.form not in PACED:
                 raise ValueError(f"{name} is a floor of the form 'fast'; leave it out with form = {self.form!r}")
+        if self.rule == "own" and self.wait == "turns" and not self.within_rounds:
+            raise ValueError("wait = 'turns' needs within_rounds, for example 10; set wait = 'fastest' for no turns")
         if self.first_within and self.form != "tuned":
             raise ValueError(f"first_within is read by the form 'tuned'; leave it out with form = {self.form!r}")
         if self.theta == "estimated" and self.form in PACED:

@@ -268,8 +268,6 @@ def test_with_turns_everybody_comes_once_in_some_rounds_and_the_fast_in_each(
     assert [one.reasons["due"] for one in plans[2:5]] == [[], [3, 4], []]
     again = slow_fleet(rule="own", wait="turns", within_rounds=4)  # a resumed run plans what an unbroken one does
     assert again.plan(7).plan.participants == all_of_them
-    without = slow_fleet(rule="own", wait="turns", within_rounds=0)
-    assert {without.plan(number).plan.participants for number in range(5)} == {alone}
 
 
 def test_pace_does_for_any_method_what_fast_does_for_its_own(slow_fleet: Callable[..., Planner]) -> None:
@@ -310,6 +308,8 @@ def test_a_pace_that_nobody_can_keep_says_what_to_do(slow_fleet: Callable[..., P
         ({"allocation": {"rule": "joint", "form": "safe", "solver": "dca", "energy_total_j": 3.0}}, r"certified"),
         ({"allocation": {"rule": "joint", "solver": "equal"}}, r"plans the forms 'plain' and 'safe'"),
         ({"allocation": {"form": "fast", "first_within": 3}}, r"first_within is read by the form 'tuned'"),
+        ({"allocation": {"wait": "turns", "within_rounds": 0}}, r"needs within_rounds"),
+        ({"allocation": {"wait": "turns", "form": "safe"}}, r"set wait = 'fastest' for no turns"),
         ({"allocation": {"solver": "eqal"}}, r"no allocator has that name: did you mean 'equal'\?"),
     ],
     ids=str,
