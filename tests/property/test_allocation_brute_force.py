@@ -1,6 +1,6 @@
-import brute_force
 import numpy as np
 import pytest
+from tests.property import brute_force
 
 from leanfed.allocation import Problem, Status, solve_certified
 from leanfed.streams import stream

@@ -114,3 +114,9 @@ def test_a_cycle_is_found(tmp_path: Path, text: str) -> None:
 def test_imports_that_do_not_run_on_loading_make_no_cycle(tmp_path: Path, text: str) -> None:
     package = write_package(tmp_path, a=text, b="import toy.a")
     assert import_graph(package) == {"toy.a": set(), "toy.b": {"toy.a"}}
+
+
+def test_every_room_of_tests_is_a_package() -> None:
+    rooms = {file.parent for file in Path(__file__).parents[1].rglob("test_*.py")}
+    # Elsewhere two files of one name are one module to pytest, and only a run of all tests shows it.
+    assert [room.name for room in sorted(rooms) if not (room / "__init__.py").exists()] == []
