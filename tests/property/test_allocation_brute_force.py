@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from tests.property import brute_force
 
 from leanfed.allocation import Problem, Status, solve_certified
 from leanfed.streams import stream
+from tests.property import brute_force
 
 HOW_MANY = {1: 6, 2: 2, 3: 1}
 

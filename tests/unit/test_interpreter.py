@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.planted import executed, plant
 
 from leanfed.deployment.operations.commands import environment
 from leanfed.deployment.operations.supervise import ChildEndedError, Supervisor
 from leanfed.interpreter import command, safe_children
+from tests.planted import executed, plant
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "leanfed"
 SPAWN = """

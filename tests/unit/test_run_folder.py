@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.stops import Stop, stop_after
 
 import leanfed
 from leanfed.errors import StorageError
@@ -16,6 +15,7 @@ from leanfed.files import read_json, remove, write_frame, write_json
 from leanfed.locks import folder_lock
 from leanfed.results import RunFolder, new_run_folder
 from leanfed.runs.settings import Settings
+from tests.stops import Stop, stop_after
 
 
 @pytest.fixture(scope="module")

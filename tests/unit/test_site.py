@@ -12,13 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 import typer.main
-from tests.site_build import ROOT, built_site
 
 import leanfed
 from leanfed.cli import app
 from leanfed.quantities import SCHEMA
 from leanfed.results import TABLES, WRITTEN, leaves
 from leanfed.runs.settings import Settings
+from tests.site_build import ROOT, built_site
 
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS / "hooks"))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from tests.unit.algorithms.test_methods import BASE, ETA, HEAD, ask, close, dense, gradient_at
 
 from leanfed.algorithms.alone import HeadOnly, Local
 from leanfed.algorithms.contract import ClientState, ServerState, Training
@@ -25,6 +24,7 @@ from leanfed.rounds.loop import start
 from leanfed.rounds.world import World
 from leanfed.runs.settings import Settings
 from leanfed.simulation.reference import ReferenceEngine
+from tests.unit.algorithms.test_methods import BASE, ETA, HEAD, ask, close, dense, gradient_at
 
 WorldOf = Callable[..., World]
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.stops import Stop, stop_after
-from tests.unit.algorithms.test_methods import BASE, ETA, HEAD, INPUTS, LABELS, ask, close, gradient_at, tiny
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
@@ -26,6 +24,8 @@ from leanfed.rounds.loop import start
 from leanfed.runs.settings import Settings
 from leanfed.simulation.choose import choose_engine
 from leanfed.tasks.batch import Batch
+from tests.stops import Stop, stop_after
+from tests.unit.algorithms.test_methods import BASE, ETA, HEAD, INPUTS, LABELS, ask, close, gradient_at, tiny
 
 WHOLE = torch.cat([BASE, HEAD])
 TORCH: dict[str, Any] = {

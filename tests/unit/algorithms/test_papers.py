@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.unit.algorithms.test_methods import BASE, ETA, HEAD, INPUTS, LABELS, ask, close, dense, gradient_at, tiny
 from torch import Tensor
 from torch.nn import functional
 
@@ -27,6 +26,7 @@ from leanfed.runs.prepare import build_world
 from leanfed.runs.settings import Settings
 from leanfed.tasks.batch import Batch
 from leanfed.tasks.split import Split
+from tests.unit.algorithms.test_methods import BASE, ETA, HEAD, INPUTS, LABELS, ask, close, dense, gradient_at, tiny
 
 SHARED = torch.cat([BASE, HEAD])
 NOTHING = ClientState(torch.empty(0))

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import polars as pl
 from PIL import Image
-from tests.unit.deployment.grids import MemoryClock, MemoryGrid
 
 from leanfed.deployment.door.audit import Audit
 from leanfed.deployment.learning import work
@@ -21,6 +20,7 @@ from leanfed.deployment.learning.fleet_run import play_run
 from leanfed.records import Ints
 from leanfed.runs.settings import Settings
 from leanfed.tasks.task import Task
+from tests.unit.deployment.grids import MemoryClock, MemoryGrid
 
 CLIENTS = 5
 CALIBRATION_S = 0.001  # a node's own 20 ms with every answer would be half of a trial's time

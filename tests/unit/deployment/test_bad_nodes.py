@@ -13,8 +13,6 @@ import torch
 from flwr.app import ConfigRecord, Message
 from hypothesis import given
 from hypothesis import strategies as some
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
-from tests.unit.deployment.test_faults import BAD, rewritten, without
 
 import leanfed
 from leanfed.algorithms.flpdsp import Flpdsp
@@ -26,6 +24,8 @@ from leanfed.deployment.learning.server import DivergedError
 from leanfed.errors import InputError
 from leanfed.rounds.aggregation import AGGREGATIONS
 from leanfed.rounds.wire import from_frame
+from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
+from tests.unit.deployment.test_faults import BAD, rewritten, without
 
 SIZE = 50_692
 OWN = {"dataset": "mnist", "partition": {"kind": "class", "classes_per_client": 2, "clients": CLIENTS}}

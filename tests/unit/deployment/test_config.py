@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.deployment.fleets import settings_of
 
 from leanfed.deployment.learning.config import RunConfig, defaults, node_config, read_settings, run_config
 from leanfed.deployment.operations.flower_app import write_app
 from leanfed.errors import SettingsError
+from tests.unit.deployment.fleets import settings_of
 
 
 @pytest.mark.parametrize(

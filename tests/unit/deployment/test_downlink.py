@@ -13,7 +13,6 @@ import polars as pl
 import pytest
 import torch
 from flwr.app import Error, Message
-from tests.unit.deployment.fleets import CLIENTS, Trial, die_when, settings_of
 
 import leanfed
 from leanfed.algorithms.contract import ServerState
@@ -21,6 +20,7 @@ from leanfed.compression.codec import encode
 from leanfed.deployment.learning.messages import Behind, BehindError, MessageError, base_frames, base_record, pack
 from leanfed.deployment.learning.views import Views, followed, name_of
 from leanfed.rounds.broadcast import VIEW, Differences, advanced
+from tests.unit.deployment.fleets import CLIENTS, Trial, die_when, settings_of
 
 ROOT = Path(__file__).resolve().parents[3]
 BAD = 2

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 import leanfed
 from leanfed.compression.codec import encode
@@ -20,6 +19,7 @@ from leanfed.deployment.learning.server import NoQuorumError
 from leanfed.deployment.operations.log_watch import DECLINES
 from leanfed.files import explained
 from leanfed.runs.settings import Settings
+from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 BAD = 2  # the client that misbehaves
 SIZE, ENTRIES = 50_692, 5_069

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 from flwr.app import Message
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 import leanfed
 from leanfed.deployment.learning.planning import far_world
+from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 SLOW = 2
 

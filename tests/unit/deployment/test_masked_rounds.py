@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message
 from safetensors.numpy import load_file
-from tests.thinned import by_default
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 import leanfed
 from leanfed.compression.ring import packed, wrapped
@@ -26,6 +24,8 @@ from leanfed.errors import SettingsError
 from leanfed.records import Ints
 from leanfed.rounds.checkpoint import Checkpoints
 from leanfed.wireless.masking import MaskedSum
+from tests.thinned import by_default
+from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 EVERYBODY = list(range(CLIENTS))
 COMMON = {"name": "flpdsp", "k": 0.1, "r": 0.8, "sparsify": {"select": "common", "error_feedback": True}}

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.deployment.parties import BASE, GRID, RUN, Party, order_of, plain
 
 from leanfed.deployment.learning.messages import WireRecord
 from leanfed.deployment.masking.graph import connected, graph_of, threshold, why_too_few, why_unfair
@@ -29,6 +28,7 @@ from leanfed.deployment.masking.sums import GivenUpError, MaskedRound
 from leanfed.deployment.operations import keys
 from leanfed.deployment.operations.folder import FleetFolder
 from leanfed.deployment.operations.roster import Roster
+from tests.unit.deployment.parties import BASE, GRID, RUN, Party, order_of, plain
 
 UPDATES = {client: np.random.default_rng(client).normal(size=4).astype(np.float32) for client in range(9)}
 LISTS = ("neighbours", "ciphers", "masks", "seeds", "signatures", "names", "public_keys", "cards")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
-from tests.unit.deployment.test_bad_nodes import scaled
-from tests.unit.deployment.test_faults import BAD
 
 import leanfed
 from leanfed.results import RunFolder
 from leanfed.runs.settings import Settings
+from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
+from tests.unit.deployment.test_bad_nodes import scaled
+from tests.unit.deployment.test_faults import BAD
 
 
 def test_a_fleets_rule_and_its_memory_are_the_simulators(tmp_path: Path) -> None:

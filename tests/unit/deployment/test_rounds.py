@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from polars.testing import assert_frame_equal
 from safetensors.numpy import load_file
-from tests.thinned import by_default
-from tests.unit.deployment.fleets import CLIENTS, Trial, die_when, settings_of, write_digits
 
 import leanfed
 from leanfed.deployment.learning.server import NoQuorumError
 from leanfed.errors import LeanfedError, SettingsError
 from leanfed.results import RunFolder
 from leanfed.tasks.task import build_task
+from tests.thinned import by_default
+from tests.unit.deployment.fleets import CLIENTS, Trial, die_when, settings_of, write_digits
 
 CODED = {"values": "log4", "broadcast": "difference", "values_down": "log4", "downlink": "broadcast"}
 FAST = {"rule": "joint", "form": "fast", "deadline_s": 5.0, "energy_budget_j": None}

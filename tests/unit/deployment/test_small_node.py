@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import typer.main
 import yaml
-from tests.unit.deployment.fleets import settings_of
 
 from leanfed.cli.deploy import deploy
 from leanfed.compression.selection import LARGE, largest
+from tests.unit.deployment.fleets import settings_of
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = ROOT / "examples" / "compose"

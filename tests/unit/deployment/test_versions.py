@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import ConfigDict, Field
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 from leanfed.deployment.learning.config import run_config, run_config_of_node
 from leanfed.deployment.learning.messages import HelloRequest, Speaks, pack, unpack
 from leanfed.deployment.learning.progress import round_line
 from leanfed.errors import SettingsError
 from leanfed.records import Section
+from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 OLD = 103  # the node that was not upgraded
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 import leanfed
 from leanfed.algorithms.uploads import Upload
@@ -19,6 +18,7 @@ from leanfed.errors import SettingsError
 from leanfed.rounds.metrics import REPORTED
 from leanfed.rounds.wire import to_frame
 from leanfed.runs.prepare import build_world
+from tests.unit.deployment.fleets import CLIENTS, Trial, settings_of
 
 RUN = "a" * 32
 WORDS = (

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from tests.unit.report.folders import write_run
 
 from leanfed.errors import StorageError
 from leanfed.report.curves import RunCurve, band, mean_of
 from leanfed.report.data import report_data
 from leanfed.report.packing import clean, floats, matrix, script_json, thinned, unpacked, whole
 from leanfed.report.page import render_page
+from tests.unit.report.folders import write_run
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.report.folders import write_run
 
 from leanfed.report.data import report_data
 from leanfed.report.figures import write_figures
 from leanfed.report.page import plotly_script, without_wrapper
 from leanfed.reproduction.catalogue import Scale
 from leanfed.reproduction.paper.protocol import EQUAL, MNIST
+from tests.unit.report.folders import write_run
 
 RESULTS_FOLDER = Path(__file__).resolve().parents[3] / "results"
 RESULTS = {

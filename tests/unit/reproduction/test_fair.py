@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.reproduction import finished
 
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
 from leanfed.files import read_json
@@ -16,6 +15,7 @@ from leanfed.reproduction.judging import key_of
 from leanfed.reproduction.library import content_key
 from leanfed.reproduction.paper import fair
 from leanfed.reproduction.paper.protocol import MNIST
+from tests.unit.reproduction import finished
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 

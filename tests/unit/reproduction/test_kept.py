@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.unit.reproduction.test_library import tiny
 
 import leanfed as package
 from leanfed.errors import StorageError
@@ -17,6 +16,7 @@ from leanfed.reproduction.kept import FILES, UNMEASURED, keep, unpack
 from leanfed.reproduction.library import RunLibrary
 from leanfed.reproduction.reproduce import Request, reproduce
 from leanfed.results import RunFolder
+from tests.unit.reproduction.test_library import tiny
 
 
 @pytest.fixture(scope="module")

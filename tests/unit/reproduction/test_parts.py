@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.unit.reproduction import finished
 
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
 from leanfed.reproduction.catalogue import ENTRIES, Scale
 from leanfed.reproduction.judging import key_of
 from leanfed.reproduction.paper import parts
 from leanfed.reproduction.paper.tuned import PAPERS, SLOW, TUNED, TURNS, cell
+from tests.unit.reproduction import finished
 
 
 def outcome(method: str, accuracy: Sequence[float], seconds: float) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from polars.testing import assert_frame_equal
-from tests.stops import Stop, stop_after
 
 import leanfed
 from leanfed.algorithms.base import ALGORITHMS
@@ -27,6 +26,7 @@ from leanfed.simulation.batched.engine import BatchedEngine
 from leanfed.simulation.reference import ReferenceEngine
 from leanfed.simulation.streamed import StreamedEngine
 from leanfed.tasks.task import TaskSettings, build_task
+from tests.stops import Stop, stop_after
 
 TASK = build_task(
     TaskSettings.model_validate({"partition": {"kind": "class", "classes_per_client": 2, "clients": 5}}), seed=3

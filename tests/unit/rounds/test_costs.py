@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from tests.methods import method_of
 
 from leanfed.algorithms import ALGORITHMS, Training
 from leanfed.algorithms.flpdsp import Flpdsp
@@ -26,6 +25,7 @@ from leanfed.tasks.task import TaskSettings, build_task
 from leanfed.wireless import cost as wireless_cost
 from leanfed.wireless.fleet import FleetSettings
 from leanfed.wireless.payload import exact_bits, position_bits
+from tests.methods import method_of
 
 WorldOf = Callable[..., World]
 D, D_BASE, D_HEAD = 61_706, 50_692, 11_014

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from tests.stops import Stop, stop_after
 
 import leanfed as package
 from leanfed.algorithms.contract import ClientState, ServerState
@@ -21,6 +20,7 @@ from leanfed.rounds.loop import Progress
 from leanfed.rounds.weights import write_weights
 from leanfed.runs.settings import Settings
 from leanfed.simulation.bench import peak_bytes, reset_peak_bytes
+from tests.stops import Stop, stop_after
 
 MIB = 1 << 20
 

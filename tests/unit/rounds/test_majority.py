@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.stops import check_resumed
 from torch import Tensor
 
 import leanfed
@@ -20,6 +19,7 @@ from leanfed.rounds.adversary import PAST, Adversary, Crowd, Scheme, tampered
 from leanfed.rounds.aggregation import Combined
 from leanfed.rounds.exchange import Answers
 from leanfed.rounds.robust import ClipDedupe, Majority
+from tests.stops import check_resumed
 
 Rows = np.ndarray[Any, np.dtype[np.float64]]
 

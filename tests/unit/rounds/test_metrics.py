@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
-from tests.stops import Stop, stop_after
-from tests.unit.rounds.test_privacy import ledger, tiny
 
 import leanfed as package
 from leanfed.errors import InputError, SettingsError
@@ -25,6 +23,8 @@ from leanfed.rounds.privacy import centred_count, centred_sum, metric_noise, noi
 from leanfed.runs.compare import read_runs
 from leanfed.runs.recost import check_same_learning
 from leanfed.theory.accounting import ORDERS, gaussian_epsilon
+from tests.stops import Stop, stop_after
+from tests.unit.rounds.test_privacy import ledger, tiny
 
 HIDDEN = REPORTED | SEEN
 OFF = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-2, "metrics": "off"}

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.stops import check_resumed
 
 import leanfed
 from leanfed.deployment.learning.config import read_settings
@@ -25,6 +24,7 @@ from leanfed.runs.prepare import build_world, prepare
 from leanfed.runs.recost import recost
 from leanfed.runs.settings import Settings
 from leanfed.simulation.reference import ReferenceEngine
+from tests.stops import check_resumed
 
 CONV3, CONV2, CONV1 = 50_692, 2_572, 156  # values of LeNet-5 up to that layer
 METHOD = {"name": "flpdsp", "k": 0.1, "r": 0.5, "sparsify": {"error_feedback": True}, "prune": {"score": "importance"}}

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.stops import check_resumed
 
 import leanfed
 from leanfed.algorithms import ALGORITHMS
@@ -38,6 +37,7 @@ from leanfed.tasks.datasets import DATASETS, DatasetSpec, EmbeddedSource
 from leanfed.tasks.models import MODELS, ModelSpec
 from leanfed.tasks.resnet import ResNet18
 from leanfed.wireless.payload import exact_bits
+from tests.stops import check_resumed
 
 FULL = (8, 8, 16, 16)
 REFUSED = {"apfl", "fedala", "feddyn", "fedmask", "scaffold", "spafl"}

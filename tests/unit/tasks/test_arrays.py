@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tests.registries import registered_for_now
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -21,6 +20,7 @@ from leanfed.tasks.cache import load_samples
 from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.inventory import fetch_dataset, inventory
 from leanfed.tasks.task import TaskSettings, build_task
+from tests.registries import registered_for_now
 
 X = np.arange(24, dtype=np.float64).reshape(12, 2)
 Y = np.array([3, 5] * 6)

@@ -11,9 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tests.encoders import tiny_encoder
-from tests.methods import method_of
-from tests.thinned import by_default
 
 from leanfed.algorithms import ALGORITHMS
 from leanfed.algorithms.contract import Training
@@ -34,6 +31,9 @@ from leanfed.tasks.partition import PartitionSettings
 from leanfed.tasks.split import FlatModel, split_after
 from leanfed.tasks.task import Task, TaskSettings, build_task
 from leanfed.tasks.text import IDS, MASK, SEGMENTS, TextSettings, load_tokens
+from tests.encoders import tiny_encoder
+from tests.methods import method_of
+from tests.thinned import by_default
 
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
 KINDS = ("fedavg", "fedper", "lg-fedavg", "flpdsp", "fedmask")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.encoders import tiny_encoder
 from torch import nn
 
 import leanfed
@@ -20,6 +19,7 @@ from leanfed.tasks.datasets import DATASETS
 from leanfed.tasks.lora import LoraSettings
 from leanfed.tasks.models import MODELS, build_model
 from leanfed.tasks.task import TaskSettings, build_task
+from tests.encoders import tiny_encoder
 
 
 @pytest.fixture(autouse=True)
