@@ -60,23 +60,50 @@ class Priced:
         return {"deadline_s": self.deadline_s, "k": k, "participants": participants, "worth_per_s": self.per_s}
 
 
+@dataclass(frozen=True, eq=False)
+class _Offer:
+    """What every option brings and takes within each of some deadlines."""
+
+    worth: Floats  # (T, N, O); minus infinity: not to be had
+    share: Floats  # (T, N, O)
+    forced: Mask  # (T, N) who takes part at any price
+
+    @classmethod
+    def of(cls, problem: Problem, menu: Menu, deadlines_s: Floats, due: Mask) -> _Offer:
+        """Options that meet a deadline; of those due as many as fit must come, by the least that each can take."""
+        share = needed(problem, menu.bits, deadlines_s[:, np.newaxis, np.newaxis], menu.r)  # (T, O, N)
+        offered = np.isfinite(share) & (menu.worth >= 0.0)
+        forced = _that_fit(np.where(offered, share, np.inf).min(axis=1), due)
+        # A client's options side by side: the best of them is looked for at every price.
+        worth, taken = (
+            np.ascontiguousarray(values.swapaxes(1, 2))
+            for values in (np.where(offered, menu.worth, -np.inf), np.where(offered, share, 0.0))
+        )
+        return cls(worth, taken, forced)
+
+    def chosen(self, price: Floats) -> tuple[Ints, Mask, Floats, Floats]:
+        """At a price of the band: every client's option, the first among equals, who takes part, net worth, share."""
+        net = self.worth - price[:, np.newaxis, np.newaxis] * self.share
+        option = net.argmax(axis=2)
+        place = option + np.arange(0, net.size, net.shape[2]).reshape(option.shape)
+        best = net.ravel()[place]
+        return option, (best > 0.0) | (self.forced & (best > -np.inf)), best, self.share.ravel()[place]
+
+
 def priced(problem: Problem, menu: Menu, deadlines_s: Floats, due: Mask, *, halvings: int = HALVINGS) -> list[Priced]:
     """The choices within each of some deadlines; of those due as many as fit come in, whatever they bring."""
-    share = needed(problem, menu.bits, deadlines_s[:, np.newaxis, np.newaxis], menu.r)  # (T, O, N)
-    offered = np.isfinite(share) & (menu.worth >= 0.0)
-    share = np.where(offered, share, 0.0)
-    worth = np.where(offered, menu.worth, -np.inf)
-    forced = _that_fit(np.where(offered, share, np.inf).min(axis=1), due)  # (T, N)
-    price, bound = _prices(worth, share, forced, halvings)
-    option, taking = _chosen(worth, share, forced, price)
+    offer = _Offer.of(problem, menu, deadlines_s, due)
+    price, bound = _prices(offer, halvings)
+    option, taking, _, _ = offer.chosen(price)
+    clients = np.arange(problem.clients)
     return [
         Priced(
             float(deadlines_s[t]),
             taking[t],
-            _picked(menu.k, option[t]),
-            _picked(menu.r, option[t]),
-            _picked(menu.bits, option[t]),
-            float(_picked(worth[t], option[t])[taking[t]].sum()),
+            menu.k[option[t], clients],
+            menu.r[option[t], clients],
+            menu.bits[option[t], clients],
+            float(offer.worth[t, clients, option[t]][taking[t]].sum()),
             float(bound[t]),
             int((taking[t] & due).sum()),
         )
@@ -94,18 +121,15 @@ def _that_fit(least: Floats, due: Mask) -> Mask:
     return forced
 
 
-def _prices(worth: Floats, share: Floats, forced: Mask, halvings: int) -> tuple[Floats, Floats]:
+def _prices(offer: _Offer, halvings: int) -> tuple[Floats, Floats]:
     """(T,) the least prices, to within the halvings, at which the band suffices, and the least bounds that were met."""
-    count = len(share)
+    count = len(offer.share)
     low, high, bound = np.zeros(count), np.ones(count), np.full(count, np.inf)
 
     def enough(price: Floats) -> Mask:
-        option, taking = _chosen(worth, share, forced, price)
-        chosen_share, chosen_worth = (_picked_each(values, option) for values in (share, worth))
-        used = np.where(taking, chosen_share, 0.0).sum(axis=1)
-        net = np.where(taking, chosen_worth - price[:, np.newaxis] * chosen_share, 0.0).sum(axis=1)
-        np.minimum(bound, price + net, out=bound)
-        return np.asarray(used <= 1.0)
+        _, taking, net, share = offer.chosen(price)
+        np.minimum(bound, price + np.where(taking, net, 0.0).sum(axis=1), out=bound)
+        return np.asarray(np.where(taking, share, 0.0).sum(axis=1) <= 1.0)
 
     free = enough(low)
     dear = enough(high) | free
@@ -118,21 +142,3 @@ def _prices(worth: Floats, share: Floats, forced: Mask, halvings: int) -> tuple[
         fits = enough(middle)
         low, high = np.where(fits, low, middle), np.where(fits, middle, high)
     return high, bound
-
-
-def _chosen(worth: Floats, share: Floats, forced: Mask, price: Floats) -> tuple[Ints, Mask]:
-    """(T, N) the option of every client, the first among equals, and whether it takes part."""
-    net = worth - price[:, np.newaxis, np.newaxis] * share
-    option = net.argmax(axis=1)
-    best = _picked_each(net, option)
-    return option, (best > 0.0) | (forced & (best > -np.inf))
-
-
-def _picked_each(values: Floats, option: Ints) -> Floats:
-    """(T, O, N) at options (T, N)."""
-    return np.asarray(np.take_along_axis(values, option[:, np.newaxis], axis=1)[:, 0])
-
-
-def _picked(values: Floats, option: Ints) -> Floats:
-    """(O, N) at options (N,)."""
-    return np.asarray(np.take_along_axis(values, option[np.newaxis], axis=0)[0])

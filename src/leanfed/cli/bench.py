@@ -67,7 +67,7 @@ def bench_plan(
     payload: Annotated[str, typer.Option(help="exact or paper.")] = "exact",
     as_json: Json = False,
 ) -> None:
-    """Time the solvers on the paper's fleet with the sizes of LeNet-5 and ResNet-18.
+    """Time the solvers and the tuned form on the paper's fleet with the sizes of LeNet-5 and ResNet-18.
 
     Example: leanfed bench plan --clients 100 --clients 10000
     """

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from leanfed.allocation import ALLOCATORS, Solution, Status, plan
-from leanfed.allocation.bench import paper_problem, plan_rows
+from leanfed.allocation.bench import MODELS, paper_problem, plan_rows
 from leanfed.errors import InputError, LeanfedError
 
 
@@ -60,6 +60,9 @@ def test_bench_rows_have_the_agreed_columns():
     assert {row["model"] for row in rows} == {"lenet", "resnet"}
     assert {"solver", "clients", "seconds", "max_seconds"} <= rows[0].keys()
     assert rows[0]["max_seconds"] >= rows[0]["seconds"] > 0
+    tuned = [row for row in rows if row["solver"] == "tuned"]
+    assert len(tuned) == len(MODELS)
+    assert all(0 <= row["max_gap"] < 0.05 for row in tuned)  # a bound of the tuned form, not of problem (27)
 
 
 def test_planning_imports_neither_torch_nor_cvxpy():
