@@ -187,11 +187,12 @@ class Share(Rule):
 @final
 @dataclass(frozen=True)
 class Less(Rule):
-    """a < b + slack in every seed."""
+    """a < b + slack in every seed; `turned`, it is told from b's side: the claim is that b is above a."""
 
     a: Labels
     b: Labels
     slack: float = 0.0
+    turned: bool = False
     kind = "ordering"
 
     def judge(self, book: Book) -> Verdict:
@@ -199,16 +200,20 @@ class Less(Rule):
         pairs = [(_cost(x), _cost(y)) for x, y in book.pairs(self.a, self.b)]
         if not pairs:
             return NOT_MEASURED
-        ours = _against(pairs)
+        first, second = (self.b, self.a) if self.turned else (self.a, self.b)
+        ours = _against([(y, x) for x, y in pairs] if self.turned else pairs)
         differences = [x - y for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
-        asked = f", which lack {-self.slack:g}" if self.slack < 0 else ""
-        holds = all(x < y + self.slack for x, y in pairs)
-        return Verdict.of(holds, ours, differences, f"{compared(self.a, self.b)}: {ours}{asked}")
+        wrong = sum(x >= y + self.slack for x, y in pairs)
+        asked = f", by {-self.slack:g} asked" if self.slack < 0 else f", with {self.slack:g} allowed" * bool(self.slack)
+        seeds = f" (wrong in {wrong} of {len(pairs)} seeds)" if len(pairs) > 1 else ""
+        return Verdict.of(not wrong, ours, differences, f"{compared(first, second)}: {ours}{asked}{seeds}")
 
     @override
     def says(self) -> str:
-        slack = f" {'+' if self.slack > 0 else '-'} {abs(self.slack):g}" if self.slack else ""
-        return f"{phrase(self.a)} < {phrase(self.b)}{slack} in every seed"
+        first, sign, second = (self.b, ">", self.a) if self.turned else (self.a, "<", self.b)
+        added = -self.slack if self.turned else self.slack
+        slack = f" {'+' if added > 0 else '-'} {abs(added):g}" if added else ""
+        return f"{phrase(first)} {sign} {phrase(second)}{slack} in every seed"
 
     @override
     def cells(self) -> tuple[Labels, ...]:
@@ -367,10 +372,15 @@ def _counted(parts: Sequence[Verdict]) -> str:
     judged = len(parts) - counts["not judged"]
     words = [f"{counts[word]} {word}" for word in OUTCOMES[1:4] if counts[word]]
     if not words:
-        return f"{counts['holds']} of {judged}"
+        return f"{counts['holds']} of {judged}" + (" judged" if judged < len(parts) else "")
     words += [f"{counts['holds']} hold"] if counts["holds"] else []
     words += [f"{counts['fails']} fail"] if counts["fails"] else []
     return ", ".join(words)
+
+
+def above(a: Labels, b: Labels, slack: float = 0.0) -> Less:
+    """a > b - slack in every seed."""
+    return Less(b, a, slack, turned=True)
 
 
 def lowest(a: Labels, others: Sequence[Labels]) -> Every:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Job, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Bound, Every, Labels, Less
+from leanfed.reproduction.judging import Bound, Every, Labels, Less, above
 from leanfed.reproduction.paper.protocol import (
     EQUAL,
     MIN_MAX,
@@ -225,7 +225,7 @@ def _tuned_claims() -> list[Claim]:
         return Every(tuple(Bound(cell(OPT_TUNED, p, OF_BEST, t), below=bound) for t in targets for p in places))
 
     def against_the_rule(quantity: str, slack: float) -> list[Less]:
-        return [Less(cell(RULE, p, quantity), cell(OPT_TUNED, p, quantity), slack) for p in places]
+        return [above(cell(OPT_TUNED, p, quantity), cell(RULE, p, quantity), slack) for p in places]
 
     half = Bound(cell(OPT_TUNED, ALL_FOUR, OF_BEST, HALFWAY), below=0.5)
     learned = [Bound(cell(OPT_TUNED, p, ACCURACY), above=0.95) for p in places]  # a guess is level with a guess

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Job, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Bound, Every, Labels, Less
+from leanfed.reproduction.judging import Bound, Every, Labels, Less, above
 from leanfed.reproduction.paper.fair import AIDED
 from leanfed.reproduction.paper.protocol import (
     EQUAL,
@@ -113,7 +113,7 @@ ENTRIES.add(
                 "FLPDSP-OPT (fast) ends above a model of the client's own",
                 "not reported",
                 Every(
-                    tuple(Less(cell("Local", p, FINAL), cell("FLPDSP-OPT fast", p, FINAL)) for p in STUDY.partitions)
+                    tuple(above(cell("FLPDSP-OPT fast", p, FINAL), cell("Local", p, FINAL)) for p in STUDY.partitions)
                 ),
             ),
             Claim(

@@ -8,7 +8,7 @@ from typing import Any
 from leanfed.charts.costs import sustained_crossing
 from leanfed.files import read_json
 from leanfed.reproduction.catalogue import GUESS, Claim, Entry, Form, Line, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Every, Labels, Less, lowest
+from leanfed.reproduction.judging import Every, Labels, Less, above, lowest
 from leanfed.reproduction.paper.protocol import (
     EQUAL,
     Study,
@@ -148,7 +148,7 @@ def soonest_in_every_panel(form: str, study: Study, quantity: str = "seconds to"
 def learned(method: str, study: Study, points: float = LEARNED, quantity: str = FINAL) -> tuple[Less, ...]:
     """A method ends above the majority guess in every panel: what is said of its end is said of something learned."""
     return tuple(
-        Less(cell(GUESS, partition, quantity), cell(method, partition, quantity), -points)
+        above(cell(method, partition, quantity), cell(GUESS, partition, quantity), -points)
         for partition in study.partitions
     )
 
@@ -157,7 +157,7 @@ def ends_highest(form: str, study: Study, slack: float) -> Every:
     """FLPDSP-OPT's final accuracy is above the others', or below by less than `slack`, and it has learned."""
     method = f"FLPDSP-OPT {form}"
     ahead = (
-        Less(cell(other, partition, FINAL), cell(method, partition, FINAL), slack)
+        above(cell(method, partition, FINAL), cell(other, partition, FINAL), slack)
         for partition in study.partitions
         for other in study.of(EQUAL)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Bound, Every, Labels, Less, Ratio
+from leanfed.reproduction.judging import Bound, Every, Labels, Less, Ratio, above
 from leanfed.reproduction.paper.costs import LATENCY
 from leanfed.reproduction.paper.protocol import (
     HELD,
@@ -116,7 +116,7 @@ LEARNED = 0.9  # what a yardstick has to end above, for a method that keeps up w
 
 def _loses(method: str, points: float, quantity: str, yardstick: str = YARDSTICK) -> Every:
     """A method ends less than some points below a yardstick that has learned."""
-    keeps_up = (Less(cell(yardstick, p, quantity), cell(method, p, quantity), points) for p in PARTITIONS)
+    keeps_up = (above(cell(method, p, quantity), cell(yardstick, p, quantity), points) for p in PARTITIONS)
     return Every((*keeps_up, *(Bound(cell(yardstick, p, FINAL), above=LEARNED) for p in PARTITIONS)))
 
 

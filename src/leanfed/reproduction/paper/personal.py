@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Bound, Less
+from leanfed.reproduction.judging import Bound, above
 from leanfed.reproduction.paper.figures import FINAL, GAIN, cell
 from leanfed.reproduction.paper.protocol import Study, curve_of, line_of, with_quantity
 
@@ -62,7 +62,7 @@ def _claims() -> list[Claim]:
             Claim(
                 f"{partition}: FLPDSP ends above FedAvg",
                 "above in all cases",
-                Less(cell("FedAvg", partition, FINAL), cell("FLPDSP", partition, FINAL)),
+                above(cell("FLPDSP", partition, FINAL), cell("FedAvg", partition, FINAL)),
             )
             for partition in BESIDE_FEDAVG
         ),

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Job, Line, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Bound, Every, Labels, Less, Trend
+from leanfed.reproduction.judging import Bound, Every, Labels, Trend, above
 from leanfed.reproduction.paper.protocol import Changes, Study, curve_of, with_quantity
 
 PARTITIONS = ("Class-2", "alpha 0.1")
@@ -80,10 +80,10 @@ def cell(method: str, epsilon: str, partition: str, clients: str = MANY, quantit
 
 def _claims() -> Iterator[Claim]:
     said, pairs = "not reported", [(method, p) for method in METHODS for p in PARTITIONS]
-    near = tuple(Less(cell(m, FREE, p), cell(m, "8", p), 0.01) for m, p in pairs)
+    near = tuple(above(cell(m, "8", p), cell(m, FREE, p), 0.01) for m, p in pairs)
     learned = tuple(Bound(cell(m, FREE, p), above=0.8) for m, p in pairs)
     yield Claim("with 1,000 clients epsilon 8 ends within a point of no privacy", said, Every((*near, *learned)))
-    like = tuple(Less(cell(DENSE, "8", p), cell(COMMON, "8", p), 0.01) for p in PARTITIONS)
+    like = tuple(above(cell(COMMON, "8", p), cell(DENSE, "8", p), 0.01) for p in PARTITIONS)
     sound = tuple(Bound(cell(DENSE, "8", p), above=0.7) for p in PARTITIONS)
     yield Claim("at epsilon 8 common entries end within a point of dense uploads", said, Every((*like, *sound)))
     rising = tuple(Trend(tuple(cell(m, e, p) for e in ("1", "2", "4", "8")), slack=0.005) for m, p in pairs)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Job, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Every, Labels, Less
+from leanfed.reproduction.judging import Every, Labels, Less, above
 from leanfed.reproduction.paper.privacy import ACCURACY, LAST, PARTITIONS, SHORT, SPARSE, TRUST, WORST
 from leanfed.reproduction.paper.protocol import Changes, curve_of, with_quantity
 
@@ -77,14 +77,14 @@ def _claims(rule: str) -> Iterator[Claim]:
     said = "not reported"
     free = {p: cell(MEAN, NOBODY, "0", p) for p in PARTITIONS}
     floor = {p: cell(BASE, NOBODY, "0", p) for p in PARTITIONS}
-    plain = tuple(Less(free[p], cell(rule, NOBODY, "0", p), 0.005) for p in PARTITIONS)
-    learned = tuple(Less(floor[p], free[p]) for p in PARTITIONS)
+    plain = tuple(above(cell(rule, NOBODY, "0", p), free[p], 0.005) for p in PARTITIONS)
+    learned = tuple(above(free[p], floor[p]) for p in PARTITIONS)
     text = f"without an attacker {rule} ends within half a point of the mean"
     yield Claim(text, said, Every((*plain, *learned)))
-    fifth = tuple(Less(free[p], cell(rule, a, "0.2", p), 0.02) for p in PARTITIONS for a in ATTACKS)
+    fifth = tuple(above(cell(rule, a, "0.2", p), free[p], 0.02) for p in PARTITIONS for a in ATTACKS)
     text = f"with a fifth of liars {rule} ends within two points of the mean without any, whatever they do"
     yield Claim(text, said, Every((*fifth, *learned)))
-    third = tuple(Less(floor[p], cell(rule, a, "0.3", p)) for p in PARTITIONS for a in ATTACKS)
+    third = tuple(above(cell(rule, a, "0.3", p), floor[p]) for p in PARTITIONS for a in ATTACKS)
     yield Claim(f"with three tenths of liars {rule} ends above the base that never moves", said, Every(third))
     door = tuple(
         Less(cell(rule, "backdoor", "0.2", p, SUCCESS), cell(MEAN, "backdoor", "0.2", p, SUCCESS)) for p in PARTITIONS

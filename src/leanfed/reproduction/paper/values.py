@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Bound, Every, Labels, Less, Ratio
+from leanfed.reproduction.judging import Bound, Every, Labels, Ratio, above
 from leanfed.reproduction.paper.fair import DAMPED_FAST, LAST, PROTOCOL, ROWS, end_of
 from leanfed.reproduction.paper.protocol import MNIST, Changes, curve_of, percent, with_quantity
 
@@ -66,7 +66,7 @@ def _claims(kind: str, since: str = "") -> Iterator[Claim]:
     yield Claim(bits + since, said, _ratios(kind, MEGABITS, 0.3))
     soon = f"{kind} keeps 80 % and 90 % as soon as float32, within 5 %"
     yield Claim(soon + since, said, _ratios(kind, SECONDS, 1.05))
-    level = tuple(Less(whole[p], cell(row(kind), p, ACCURACY), 0.005) for p in PARTITIONS)
+    level = tuple(above(cell(row(kind), p, ACCURACY), whole[p], 0.005) for p in PARTITIONS)
     learned = tuple(Bound(whole[p], above=LEARNED) for p in PARTITIONS)
     yield Claim(f"{kind} ends within half a point of float32" + since, said, Every((*level, *learned)))
 

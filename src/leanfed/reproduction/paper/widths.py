@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Measured, Outcome, Scale
-from leanfed.reproduction.judging import Bound, Every, Labels, Less, Ratio
+from leanfed.reproduction.judging import Bound, Every, Labels, Ratio, above
 from leanfed.reproduction.paper.protocol import Changes, Study, curve_of, line_of, with_quantity
 
 PARTITION = "Class-2"
@@ -66,7 +66,7 @@ ENTRIES.add(
             Claim(
                 "a quarter of the clients each at widths 0.25, 0.5, 0.75 and 1 ends within two points of all whole",
                 "not reported",
-                Every((Less(cell(FULL, FINAL), cell(MIXED, FINAL), 0.02), LEARNED)),
+                Every((above(cell(MIXED, FINAL), cell(FULL, FINAL), 0.02), LEARNED)),
             ),
             Claim(
                 "the mixed fleet keeps halfway between the guess and the end of all whole sooner",
@@ -78,10 +78,10 @@ ENTRIES.add(
                 "not reported",
                 Every((Ratio(cell(MIXED, IN_ALL), cell(FULL, IN_ALL), 1.0), LEARNED)),
             ),
-            Claim(
-                "the mixed fleet ends above all at 0.25", "not reported", Less(cell(QUARTER, FINAL), cell(MIXED, FINAL))
+            *(
+                Claim(f"the mixed fleet ends above all at {width}", "not reported", above(cell(MIXED, FINAL), narrow))
+                for width, narrow in (("0.25", cell(QUARTER, FINAL)), ("0.5", cell(HALF, FINAL)))
             ),
-            Claim("the mixed fleet ends above all at 0.5", "not reported", Less(cell(HALF, FINAL), cell(MIXED, FINAL))),
             Claim("whole models learn: they end above 65 %", "not reported", Bound(cell(FULL, FINAL), above=0.65)),
         ),
         jobs=lambda scale: STUDY.jobs(ROWS, scale),
