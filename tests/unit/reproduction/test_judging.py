@@ -80,8 +80,8 @@ def book() -> Book:
         (Trend((A, B, C, B), slack=1.4), "fails", "2.5, 4, 2.5, 4"),  # a step goes wrong by 1.5
         (Trend((A, NEVER, NEVER)), "fails", "2.5, not reached, not reached"),
         (lowest(A, [B, C]), "fails", "1 of 2: 2.5 against 4; 2.5 against 2.5"),
-        (Every((Less(A, B), Less(A, NONE))), "not judged", "1 of 1: 2.5 against 4; not measured"),
-        (Every((Less(B, A), Less(A, NONE))), "fails", "0 of 1: 4 against 2.5; not measured"),
+        (Every((Less(A, B), Less(A, NONE))), "not judged", "1 of 1 judged: 2.5 against 4; not measured"),
+        (Every((Less(B, A), Less(A, NONE))), "fails", "0 of 1 judged: 4 against 2.5; not measured"),
         (Every((Less(A, B), Bound(A, above=2.4))), "holds", "2 of 2: 2.5 against 4; 2.5"),
         (Every((Share(A, B, 0.6), Share(B, B, 1.0))), "within", f"2 within: {A_OVER_B}; 1.00 (1.00-1.00, 2)"),
         (Every((Share(A, B, 0.6), Share(A, B, 0.9))), "better", f"1 within, 1 better: {A_OVER_B}; {A_OVER_B}"),
