@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.cuts import final, judged, mean_curve, reached
+from benchmarks.cuts import final, judged, mean_curve, reached, repeated
 
 
 def seed(seconds: float = 24.0, **ways: str) -> dict[str, Any]:
@@ -39,6 +39,14 @@ def test_curves_meet_at_common_instants_and_are_averaged_over_seeds() -> None:
     assert judged(both)["cost"]["chosen"] == ["bad", "good"]
 
 
+def test_the_best_cut_of_another_seed_is_judged_on_this_one() -> None:
+    other = seed()
+    other["curves"] = {**other["curves"], "good": [(24.0, 0.1)]}  # there near is the best: on the first seed too late
+    assert repeated({"a": [seed(), other]}) == {"cases": 2, "cost": 1, "best_of_another_seed": 0}
+    assert repeated({"a": [seed(), seed(cost="bad")]}) == {"cases": 2, "cost": 1, "best_of_another_seed": 2}
+    assert repeated({"a": [seed()]})["cases"] == 0
+
+
 def test_a_target_is_reached_between_two_instants() -> None:
     curve = mean_curve([seed()], ["good"])
     assert reached(curve, 0.6) == pytest.approx(4.0)
@@ -48,11 +56,14 @@ def test_a_target_is_reached_between_two_instants() -> None:
 
 def test_the_counts_that_the_documents_tell_are_those_of_the_table() -> None:
     root = Path(__file__).resolve().parents[3]
-    cases = json.loads((root / "results/cuts/cuts.json").read_text())["cases"].values()
+    table = json.loads((root / "results/cuts/cuts.json").read_text())
+    cases, single = table["cases"].values(), table["single_seeds"]
     held = [sum(case[by]["holds"] for case in cases) for by in ("cost", "gain", "own")]
     assert (len(cases), held) == (14, [6, 2, 2])
     page = (root / "docs/models.md").read_text()
     assert '`"auto"` holds in 6, `"auto:gain"` and the model\'s own cut in 2' in page
+    assert f'On single seeds `"auto"` holds in {single["cost"]} of {single["cases"]}.' in page
+    assert f"holds in {single['best_of_another_seed']} of {single['cases']}. So at this size" in page
 
 
 def test_how_far_choices_end_behind_is_told_as_in_the_table() -> None:
