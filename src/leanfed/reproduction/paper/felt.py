@@ -127,6 +127,6 @@ ENTRIES.add(
         form=Form(rows=("method",), columns=("partition",), block="quantity", panels=tuple(STUDY.partitions)),
         first_seed=20,
         settings="configs/felt_cifar10.toml; baselines with algorithm.name and allocation.rule = own",
-        reduced="ResNet-20 in place of ResNet-18; 70 rounds of three steps; one seed",
+        reduced="ResNet-20 in place of ResNet-18, computed in bfloat16; 70 rounds of three steps; one seed",
     ),
 )
