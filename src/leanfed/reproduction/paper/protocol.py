@@ -17,6 +17,7 @@ Changes = tuple[str, ...]
 
 OWN: Final[Changes] = ("allocation.rule=own",)
 MIN_MAX: Final[Changes] = (*OWN, "allocation.bandwidth=min-max")
+BRIEFLY: Final[Changes] = ("theory.probes=2", "theory.samples=16")  # constants of a quick run's theory
 HELD: Final[Changes] = ('radio.fleet.hold=["place", "cpu", "power"]',)
 BASELINES: Final[Mapping[str, str]] = {
     "FedPer": "fedper",
@@ -97,7 +98,8 @@ class Study:
         rate = () if row is None else (f"training.learning_rate={row:g}",)
         name = f"{method}, {partition}" + (" (quick)" if scale.quick else "")
         masks = ("algorithm.pruning_steps=1",) if "algorithm.name=fedmask" in changes else ()
-        last = [*((*self.quick, *masks) if scale.quick else ()), f"seed={seed}", f"name={name}", "run.threads=1"]
+        quick = (*self.quick, *BRIEFLY, *masks) if scale.quick else ()
+        last = [*quick, f"seed={seed}", f"name={name}", "run.threads=1"]
         settings = Settings.from_toml(CONFIGS / f"{file}.toml", [*own, *rate, *changes, *last])
         return Job({"method": method, "partition": partition, **labels}, settings)
 
