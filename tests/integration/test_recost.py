@@ -36,6 +36,7 @@ def test_charged_again_equals_trained_again(method: str, settings_file: Path, tm
         ("training.learning_rate=0.02", r"another training"),
         ("allocation.rule=joint", r"must be trained anew"),
         ("radio.value_bits=16", r"another radio\.value_bits"),
+        ("run.precision=bfloat16", r"another run\.precision"),
     ],
 )
 def test_another_learning_is_refused(change: str, message: str, settings_file: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from leanfed.reproduction.headline import energy_shares, headline_ratios, headli
 from leanfed.reproduction.judging import key_of
 from leanfed.reproduction.paper import parts
 from leanfed.reproduction.paper.bound import DISTANCE
-from leanfed.reproduction.paper.fair import ALL_FOUR
+from leanfed.reproduction.paper.fair import ALL_FOUR, HALFWAY, OF_BEST
 from leanfed.reproduction.paper.tuned import FASTEST_60, NARROW, PAPERS, PARTITIONS, SECONDS, TARGETS, TUNED
 from leanfed.reproduction.paper.tuned import cell as cell_of
 from leanfed.reproduction.results_page import page_text, read_results
@@ -32,6 +33,12 @@ README = (ROOT / "README.md").read_text()
 MEASURED = (ROOT / "docs/measurements.md").read_text()
 CONCEPTS = (ROOT / "docs/concepts.md").read_text()
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
+
+
+def seeds(results: dict[str, Any]) -> str:
+    """How many seeds there are, in words."""
+    words = ("no seeds", "one seed", "two seeds", "three seeds", "four seeds", "five seeds")
+    return words[len(results["seeds"])]
 
 
 def tells(text: str, place: str, *numbers: str) -> bool:
@@ -128,10 +135,18 @@ def test_the_headline_of_the_readme_is_the_committed_result() -> None:
     fair = read_results(ROOT / "results/fair")
     assert fair is not None
     assert re.search(r"<!-- headline -->\n(.*?)\n\n", README, re.DOTALL)[1] == headline_table(fair, short=True)
-    assert f"seeds {', '.join(map(str, fair['seeds']))}" in README.partition("<!-- headline -->")[0]
+    assert f"{seeds(fair)} ({fair['seeds'][0]} to {fair['seeds'][-1]})" in " ".join(README.split())
     own, joules = tuned_shares(fair), energy_shares(fair)
     by = [share for partition, share in own.items() if partition != ALL_FOUR]
     shares = [min(by), max(by), own[ALL_FOUR], min(joules.values()), max(joules.values())]
+    pairs = [
+        share
+        for number in fair["numbers"]
+        if {"quantity": OF_BEST, "target": HALFWAY}.items() <= number["labels"].items()
+        for share in number["ours"]
+        if number["labels"]["partition"] != ALL_FOUR
+    ]
+    assert f"On {sum(share > 1 for share in pairs)} of {len(pairs)} pairs of partition and seed" in README
     ratios = headline_ratios(fair)
     assert len(ratios) == 2
     shares += [found for row in ratios.values() for found in (min(row.values()), max(row.values()))]
@@ -144,12 +159,17 @@ def test_what_a_plan_can_still_gain_is_the_committed_result() -> None:
     means = {key_of(number["labels"]): number["mean"] for number in bound["numbers"]}
     places = [(partition, f"{100 * target:g} %") for partition in PARTITIONS for target in TARGETS]
     rule = [1 / means[key_of(cell_of(FASTEST_60, PAPERS, p, DISTANCE, t))] for p, t in places]
+    tuned = read_results(ROOT / "results/tuned")
+    assert tuned is not None
+    seconds = {key_of(number["labels"]): number["mean"] for number in tuned["numbers"]}
     narrow = [
-        means[key_of(cell_of(TUNED, NARROW, p, SECONDS, t))] / means[key_of(cell_of(FASTEST_60, NARROW, p, SECONDS, t))]
+        seconds[key_of(cell_of(TUNED, NARROW, p, SECONDS, t))]
+        / seconds[key_of(cell_of(FASTEST_60, NARROW, p, SECONDS, t))]
         for p, t in places
     ]
-    for shares in (rule, narrow):
-        assert tells(CONCEPTS, "A plan is not always worth having", f"{min(shares):.2f}", f"{max(shares):.2f}")
+    shares = [min(rule), max(rule), min(narrow), max(narrow)]
+    assert tells(CONCEPTS, "A plan is not always worth having", *(f"{share:.2f}" for share in shares))
+    assert f"{seeds(bound)} of `bound`, {seeds(tuned)} of `tuned`" in " ".join(CONCEPTS.split())
 
 
 def test_what_the_parts_of_a_plan_bring_is_the_committed_result() -> None:

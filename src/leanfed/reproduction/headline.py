@@ -79,11 +79,19 @@ def tuned_shares(results: dict[str, Any]) -> dict[str, float]:
 
 
 def energy_shares(results: dict[str, Any]) -> dict[str, float]:
-    """By partition: the tuned form's joules to the halfway target over those of the plain rule with its server."""
-    joules = {
-        (number["labels"]["method"], number["labels"]["partition"]): number["mean"]
-        for number in results["numbers"]
-        if number["labels"]["quantity"] == fair.JOULES and number["labels"]["target"] == fair.HALFWAY
-    }
-    tuned = {place: mean for (method, place), mean in joules.items() if method == fair.OPT_TUNED and mean is not None}
-    return {place: mean / joules[fair.RULE, place] for place, mean in tuned.items()}
+    """By partition: the tuned form's joules to the halfway target over those of the plain rule with its server.
+
+    The mean over the seeds in which both keep the target.
+    """
+    joules: dict[str, dict[str, dict[int, float]]] = {}
+    for number in results["numbers"]:
+        labels = number["labels"]
+        if labels["quantity"] == fair.JOULES and labels["target"] == fair.HALFWAY:
+            by_seed = {seed: value for seed, value in zip(number["seeds"], number["ours"], strict=True) if value}
+            joules.setdefault(labels["partition"], {})[labels["method"]] = by_seed
+    found = {}
+    for partition, rows in joules.items():
+        ours, rule = rows.get(fair.OPT_TUNED, {}), rows.get(fair.RULE, {})
+        if both := ours.keys() & rule.keys():
+            found[partition] = sum(ours[seed] / rule[seed] for seed in both) / len(both)
+    return found

@@ -201,8 +201,9 @@ class Less(Rule):
         if not pairs:
             return NOT_MEASURED
         first, second = (self.b, self.a) if self.turned else (self.a, self.b)
-        ours = _against([(y, x) for x, y in pairs] if self.turned else pairs)
-        differences = [x - y for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+        told = [(y, x) for x, y in pairs] if self.turned else pairs
+        ours = _against(told)
+        differences = [x - y for x, y in told if math.isfinite(x) and math.isfinite(y)]
         wrong = sum(x >= y + self.slack for x, y in pairs)
         asked = f", by {-self.slack:g} asked" if self.slack < 0 else f", with {self.slack:g} allowed" * bool(self.slack)
         seeds = f" (wrong in {wrong} of {len(pairs)} seeds)" if len(pairs) > 1 else ""

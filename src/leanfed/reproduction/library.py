@@ -58,7 +58,10 @@ def _content(values: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in values.items() if name not in ENDS}
     allocation = _relevant(values["allocation"])
     horizon = values["rounds"] if _looks_ahead(allocation) else None
-    return {**kept, "allocation": allocation, "run": {"engine": values["run"]["engine"]}, "horizon": horizon}
+    run = {"engine": values["run"]["engine"]}
+    if (precision := values["run"].get("precision", "float32")) != "float32":  # keys from before there was another
+        run["precision"] = precision
+    return {**kept, "allocation": allocation, "run": run, "horizon": horizon}
 
 
 def _relevant(allocation: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from leanfed.files import read_json, write_text
 from leanfed.reproduction.catalogue import ENTRIES, FORMS
 from leanfed.reproduction.entry_page import verdict_text
 from leanfed.reproduction.evidence import PAGE, RESULTS
-from leanfed.reproduction.headline import headline_ratios, headline_table, tuned_shares
+from leanfed.reproduction.headline import energy_shares, headline_ratios, headline_table, tuned_shares
 from leanfed.reproduction.judging import GOOD, OUTCOMES, digits
 from leanfed.reproduction.paper.costs import share_of
 from leanfed.reproduction.paper.fair import ALL_FOUR
@@ -128,9 +128,11 @@ def _answer(known: dict[str, dict[str, Any]], paper: Sequence[Judged]) -> str:
         )
     if "fair" in known and ALL_FOUR in (own := tuned_shares(known["fair"])):
         by = [share for partition, share in own.items() if partition != ALL_FOUR]
+        joules = energy_shares(known["fair"]).values()
         lines.append(
             f"The form that tunes itself needs {min(by):.2f} to {max(by):.2f} of the seconds of the soonest of all "
-            f"opponents on each partition, {own[ALL_FOUR]:.2f} in the geometric mean."
+            f"opponents on each partition, {own[ALL_FOUR]:.2f} in the geometric mean, and {min(joules):.2f} to "
+            f"{max(joules):.2f} of the joules of the rule without a planner (means over seeds)."
         )
     return "\n\n".join(lines) + "\n"
 

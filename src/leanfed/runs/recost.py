@@ -72,6 +72,7 @@ def check_same_learning(kept: RunFolder, settings: Settings) -> None:
 def learning_part(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide what a method with its own rates learns."""
     rest = {name: section for name, section in values.items() if name not in FREE}
+    rest["run.precision"] = values["run"].get("precision", "float32")
     if values["width"]["by"] == "speed":  # then the radio's devices decide on widths
         return rest | {"radio": values["radio"]}
     return rest | {f"radio.{key}": values["radio"][key] for key in COSTLY}

@@ -389,8 +389,9 @@ class Settings(Section):
         notes = [f"allocation.{name} has no effect with allocation.rule = 'own'." for name in changed]
         if given.measures and given.head_steps_max and getattr(self.algorithm, "head_steps", 1) != 1:
             notes.append("algorithm.head_steps has no effect: they are planned. Set allocation.head_steps_max = 0.")
-        if not given.measures and given.head_steps_max != usual.head_steps_max:
-            notes.append("allocation.head_steps_max has no effect without allocation.form = 'tuned'.")
+        for name in ("head_steps_max", "first_within") if not given.measures else ():
+            if getattr(given, name) != getattr(usual, name):
+                notes.append(f"allocation.{name} has no effect without the joint plans of allocation.form = 'tuned'.")
         return notes
 
     def resolved(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"allocation": {"fastest": 0.3}}, True),
         ({"seed": 1}, False),
         ({"run": {"engine": "reference"}}, False),
+        ({"run": {"engine": "streamed", "precision": "bfloat16"}}, False),
         ({"training": {"learning_rate": 0.05}}, False),
         ({"radio": {"cycles_per_sample": 9e6}}, False),
     ],

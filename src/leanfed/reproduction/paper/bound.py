@@ -60,8 +60,8 @@ def _distances(values: Sequence[tuple[Labels, int, float | None]]) -> Iterator[t
             soonest[place] = min(seconds, soonest.get(place, seconds))
     for labels, seed, seconds in values:
         least = soonest.get((labels["partition"], labels["target"], seed))
-        if labels["fleet"] != FREE and seconds is not None and least is not None:
-            yield {**labels, "quantity": DISTANCE}, seed, seconds / least
+        if labels["fleet"] != FREE and least is not None:
+            yield {**labels, "quantity": DISTANCE}, seed, None if seconds is None else seconds / least
 
 
 def cell(method: str, fleet: str, partition: str, target: float) -> dict[str, str]:

@@ -23,6 +23,7 @@ STUDY = Study(
         "evaluation.renew_statistics=1",
         "evaluation.clients=10",
         "training.local_steps=1",
+        "training.batch_size=8",
     ),
 )
 OURS, SHARED = {"FLPDSP": ()}, {"FedAvg": ('algorithm={name="fedavg"}',)}

@@ -28,7 +28,10 @@ STUDY = Study(
     dataset="SVHN",
     partitions={name: ("joint_svhn_small", (f"radio.fleet.bandwidth_hz={width}",)) for name, width in BANDS.items()},
     targets=dict.fromkeys(BANDS, (0.7, 0.8)),
-    quick=("rounds=1", "training.local_steps=1", "evaluation.renew_statistics=1", "evaluation.clients=2"),
+    quick=(
+        *("rounds=1", "training.local_steps=1", "training.batch_size=8"),
+        *("evaluation.renew_statistics=1", "evaluation.clients=2"),
+    ),
     drawn=METHODS,
 )
 
