@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import leanfed
 import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
 from leanfed.files import read_json
 from leanfed.reproduction.catalogue import ENTRIES, Measured, Scale
@@ -102,6 +103,13 @@ def test_every_row_is_tried_at_every_rate() -> None:
     entry = ENTRIES["fair-development"]
     tried = {(job.labels["method"], job.labels["rate"]) for job in entry.jobs(entry.scale(1, False))}
     assert all((row, f"{rate:g}") in tried for row in fair.ROWS if row != fair.MASKS for rate in fair.TRIED)
+
+
+def test_somebody_can_take_the_most_head_steps_in_a_quick_version() -> None:
+    jobs = fair.development_jobs(Scale((10,), quick=True))
+    (dearest,) = [job for job in jobs if job.labels["method"] == "FedPer + head steps + pace, 20 head steps"]
+    run = leanfed.run(dearest.settings.model_copy(update={"rounds": 1}), progress=False)
+    assert run.rounds["participants"].item() > 0
 
 
 def test_the_papers_entries_share_the_runs_of_the_headline() -> None:
