@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import leanfed
-import leanfed.reproduction.paper  # noqa: F401  (fills the catalogue)
+import leanfed.reproduction.paper
 from leanfed.files import read_json
 from leanfed.reproduction.catalogue import ENTRIES, Measured, Scale
 from leanfed.reproduction.judging import key_of
