@@ -19,6 +19,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "downlink at 33 dBm": ("radio.downlink=broadcast",),
     "20 to 40 MHz": ("radio.fleet.bandwidth_hz=[20e6, 40e6]",),
     "Algorithm 2": (*JOINT, "allocation.solver=dca"),
+    "Algorithm 2 where some would send less than one value": (
+        *(*JOINT, "allocation.solver=dca", "allocation.theta=given", "allocation.deadline_s=0.8"),
+        *("allocation.energy_budget_j=0.3", "radio.cycles_per_sample=8e6", "radio.fleet.bandwidth_hz=1e5"),
+    ),
     "first k and r": (*JOINT, "allocation.first_k=0.3", "allocation.first_r=0.6"),
     "energy over the horizon": (*JOINT, "allocation.energy_total_j=0.5"),
     "rows of FedMask": ("algorithm={name='fedmask', pruning_steps=3}", "training={local_steps=2}"),

@@ -4,7 +4,8 @@ Each step replaces the concave parts by their tangents and solves a convex probl
 to make it run: variables are scaled (z by the time left, u and v by 1/N), the bit constraint is divided by the bits of
 the whole upload, the logarithm is shifted by Q = x0 N; gradients are taken at k >= 1e-6 and r <= 1 - 1e-6, where they
 are finite; the last iterate is returned, not the one before it; and u/z, which is ill-conditioned for starved clients,
-is repaired at the end: shares renormalised, then each client's best (k, r) on its share.
+is repaired at the end: shares renormalised, those of less than one value given to the others, then each client's best
+(k, r) on its share.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from leanfed.allocation.client import (
 )
 from leanfed.allocation.curves import LN2, Floats, bits_of, keep_rate_of, rate_of
 from leanfed.allocation.limits import Mask, compile_clients, feasible_clients
-from leanfed.allocation.price import costs_at, full_ranges
+from leanfed.allocation.price import below_one_value, costs_at, full_ranges
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Solution, Status, assemble, infeasible
 
@@ -131,13 +132,26 @@ def solve_dca(
         point = _start(clients[linked], _first_shares(least, linked, feasible, start), payload)
         point, status, trace = _iterate(clients[linked], point, payload, max_steps, tolerance)
         shares[linked] = point.u / np.maximum(point.z, 1e-12) / linked.sum()
-    shares = least + spread(np.maximum(shares - least, 0.0)) * (1.0 - least.sum())
-    cost_k_r = costs_at(clients, shares)
-    solution = assemble(problem, feasible, (cost_k_r[:, 1], cost_k_r[:, 2], shares), status=status, **details)
+    plan = _repaired(clients, least, shares)
+    solution = assemble(problem, feasible, plan, status=status, **details)
     return replace(solution, seconds=time.perf_counter() - began, steps=len(trace), trace=tuple(trace))
 
 
 ALLOCATORS.add("dca", solve_dca)
+
+
+def _repaired(clients: Floats, least: Floats, shares: Floats) -> tuple[Floats, Floats, Floats]:
+    """Shares that fill the band, and each client's best (k, r) on its own; who sends no value leaves its share."""
+
+    def filled(wanted: Floats) -> Floats:
+        return np.asarray(least + spread(np.maximum(wanted - least, 0.0)) * (1.0 - least.sum()))
+
+    shares = filled(shares)
+    silent = below_one_value(clients, costs_at(clients, shares)[:, 1])
+    if silent.any() and not silent.all():
+        shares = filled(np.where(silent, 0.0, shares))
+    cost_k_r = costs_at(clients, shares)
+    return np.where(below_one_value(clients, cost_k_r[:, 1]), 0.0, cost_k_r[:, 1]), cost_k_r[:, 2], shares
 
 
 def _first_shares(least: Floats, linked: Mask, feasible: Mask, start: Solution | None) -> Floats:

@@ -22,7 +22,7 @@ from leanfed.allocation.branches import (
     Branches,
     branch_at,
 )
-from leanfed.allocation.client import W1, W2, best_at
+from leanfed.allocation.client import BASE_SIZE, K_LOW, W1, W2, best_at
 from leanfed.allocation.compiled import compiled
 
 MOST_PRICES = 120
@@ -194,3 +194,8 @@ def costs_at(clients: Any, shares: Any) -> Any:
     for n in range(shares.size):
         out[n, 0], out[n, 1], out[n, 2] = best_at(clients[n], shares[n])
     return out
+
+
+def below_one_value(clients: Any, k: Any) -> Any:
+    """Clients, without a floor, whose keep rate leaves nothing: k times the size of the base is below one value."""
+    return (k * clients[:, BASE_SIZE] < 1.0) & (clients[:, K_LOW] == 0.0)

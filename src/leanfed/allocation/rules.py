@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from leanfed.allocation.base import ALLOCATORS
-from leanfed.allocation.client import K_LOW
 from leanfed.allocation.curves import Floats, bits_of, rate_of, share_of
 from leanfed.allocation.limits import Mask, compile_clients, feasible_clients, floored_keep_rate
-from leanfed.allocation.price import costs_at
+from leanfed.allocation.price import below_one_value, costs_at
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Excluded, Solution, assemble, infeasible
 from leanfed.streams import stream
@@ -137,7 +136,7 @@ def _best(problem: Problem, shares: Floats, payload: str) -> tuple[Floats, Float
     """Each client's best vertex; unable where its floors do not fit."""
     clients = compile_clients(problem, payload)
     cost_k_r = costs_at(clients, shares)
-    k = np.where((cost_k_r[:, 1] * problem.base_size < 1.0) & (clients[:, K_LOW] == 0.0), 0.0, cost_k_r[:, 1])
+    k = np.where(below_one_value(clients, cost_k_r[:, 1]), 0.0, cost_k_r[:, 1])
     return k, cost_k_r[:, 2], np.isfinite(cost_k_r[:, 0])
 
 

@@ -65,3 +65,13 @@ def test_an_answer_does_not_depend_on_what_was_solved_before(problem):
     again = solve_dca(problem)
     for name in ("k", "r", "l"):
         assert np.array_equal(getattr(first, name), getattr(again, name))
+
+
+@pytest.mark.parametrize("bandwidth_hz", [3e6, 2e5, 2e4])
+def test_who_would_send_less_than_one_value_sends_nothing_and_leaves_its_share(bandwidth_hz):
+    problem = paper_problem(30, 0, bandwidth_hz=bandwidth_hz)
+    solution = solve_dca(problem, max_steps=10)
+    silent = solution.k == 0.0
+    assert np.all(solution.k[~silent] * problem.base_size[~silent] >= 1.0)
+    assert not solution.l[silent].any()
+    assert solution.l.sum() == pytest.approx(1.0)

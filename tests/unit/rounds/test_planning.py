@@ -355,7 +355,7 @@ def test_an_idle_round_of_a_tuned_run_has_the_columns_of_the_others(world_of: Wo
             {"algorithm": {"name": "flpdsp", "head_steps": 5}, "allocation": {"rule": "joint", "form": "tuned"}},
             "they are planned",
         ),
-        ({"allocation": {"head_steps_max": 3}}, "without allocation.form = 'tuned'"),
+        ({"allocation": {"head_steps_max": 3}}, "without the joint plans of allocation.form = 'tuned'"),
     ],
 )
 def test_head_steps_that_have_no_effect_are_told(values: dict[str, object], note: str) -> None:
