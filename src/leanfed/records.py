@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin
@@ -102,6 +103,18 @@ class RoundPlan:
     r: Floats  # (participants,) keep rate of the head
     share: Floats | None = None  # (participants,) share of the bandwidth; None: even shares
     head_steps: int | None = None  # of each participant on a batch; None: the method's own number
+
+    def only(self, places: Sequence[int]) -> RoundPlan:
+        """The plan for the participants at some places; their shares of the band are as they were."""
+        chosen = list(places)
+        share = None if self.share is None else self.share[chosen]
+        participants = tuple(self.participants[place] for place in chosen)
+        return replace(self, participants=participants, k=self.k[chosen], r=self.r[chosen], share=share)
+
+    def each(self) -> Iterator[tuple[int, float, float, int | None]]:
+        """Every participant's number, k, r and head steps."""
+        for client, k, r in zip(self.participants, self.k.tolist(), self.r.tolist(), strict=True):
+            yield client, k, r, self.head_steps
 
 
 def kept_counts(rate: npt.ArrayLike, size: npt.ArrayLike) -> Ints:

@@ -163,7 +163,7 @@ class Planner:
         fast = set(np.argsort(-speed, kind="stable")[:count].tolist())
         late = np.flatnonzero(overdue(self._past.absent[members], turns)).tolist() if turns else []
         called = set(late) - fast
-        return _only(plan, sorted(fast | called)), [members[place] for place in sorted(called)]
+        return plan.only(sorted(fast | called)), [members[place] for place in sorted(called)]
 
     def _due(self, number: int, members: list[int]) -> Mask | None:
         """Who of them must take part now: to do so once in some rounds, or at last for the first time."""
@@ -192,7 +192,7 @@ class Planner:
         reasons |= fast.reasons() | {"due": [members[place] for place in fast.due]}
         excluded = [{**entry.to_json(), "client": members[entry.client]} for entry in out.values()]
         reasons["excluded"] = [*reasons.get("excluded", ()), *excluded]
-        return replace(_only(plan, taking), share=fast.solution.l[taking]), reasons, None
+        return replace(plan.only(taking), share=fast.solution.l[taking]), reasons, None
 
     def _bits(self, plan: RoundPlan) -> Floats:
         """The bits that each participant sends at the method's own rates."""
@@ -213,7 +213,7 @@ class Planner:
             client, why = next(iter(out.items()))
             raise InfeasibleError(f"No client can take part in round 0: client {client} cannot, {why}.")
         reasons = {"excluded": [{"client": client, "why": why, "needs": None} for client, why in out.items()]}
-        return _only(plan, [place for place, client in enumerate(plan.participants) if client not in out]), reasons
+        return plan.only([place for place, client in enumerate(plan.participants) if client not in out]), reasons
 
     def _joint(self, number: int) -> tuple[RoundPlan, dict[str, Any], EnergyState | None]:
         """A plan with optimised k, r and shares, the reasons for it, and the energy left."""
@@ -354,12 +354,6 @@ def _measured(curves: Curves | None, share: Floats) -> dict[str, Floats]:
         return {}
     given = {"link_bit_per_s": curves.link_bit_per_s, "fixed_s": curves.fixed_s, "compute_w": curves.compute_w}
     return {**given, "sample_s": curves.sample_s * share}
-
-
-def _only(plan: RoundPlan, places: list[int]) -> RoundPlan:
-    """A plan, which has no shares yet, for some of its participants."""
-    participants = tuple(plan.participants[place] for place in places)
-    return replace(plan, participants=participants, k=plan.k[places], r=plan.r[places])
 
 
 def _nobody(number: int, client: int, why: str) -> InfeasibleError:

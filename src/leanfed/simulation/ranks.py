@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -67,7 +66,7 @@ class RankedEngine(Engine):
         places = [place for place, client in enumerate(plan.participants) if client in mine]
         try:
             if places:
-                own = self.inner.exchange(server, clients, _part(plan, places), single=False)
+                own = self.inner.exchange(server, clients, plan.only(places), single=False)
         except LeanfedError as error:
             failure = error
         columns = self._columns(own, places, len(plan.participants), failure, _digest(server, plan))
@@ -165,14 +164,6 @@ class RankedEngine(Engine):
 def _raised(failure: LeanfedError | None) -> None:
     if failure is not None:
         raise failure
-
-
-def _part(plan: RoundPlan, places: Sequence[int]) -> RoundPlan:
-    """The plan of some participants; their shares of the band do not matter to training."""
-    chosen = list(places)
-    return replace(
-        plan, participants=tuple(plan.participants[place] for place in chosen), k=plan.k[chosen], r=plan.r[chosen]
-    )
 
 
 def _digest(server: ServerState, plan: RoundPlan) -> int:

@@ -30,8 +30,7 @@ class ReferenceEngine(Engine):
     def exchange(self, server: ServerState, clients: ClientStore, plan: RoundPlan, *, single: bool) -> Answers:
         world, size = self.world, len(server.shared)
         collector = Collector(size, single=single, wire=self.wire, device=world.device)
-        places = zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True)
-        cohorts = (world.alone(clients[client], client, plan.round, k, r, plan.head_steps) for client, k, r in places)
+        cohorts = (world.alone(clients[one], one, plan.round, k, r, steps) for one, k, r, steps in plan.each())
         trained = (
             train(world.algorithm, server, cohort, self.learner, waits=False) for cohort in ahead(cohorts, world.device)
         )

@@ -59,9 +59,7 @@ class StreamedEngine(Engine):
         def work(cohort: Cohort, learner: FlatLearner) -> Updates:
             return train(world.algorithm, server, cohort, learner, waits=False)
 
-        places = zip(plan.participants, plan.k.tolist(), plan.r.tolist(), strict=True)
-        steps = plan.head_steps
-        cohorts = (world.alone(clients[client], client, plan.round, k, r, steps) for client, k, r in places)
+        cohorts = (world.alone(clients[one], one, plan.round, k, r, steps) for one, k, r, steps in plan.each())
         answers = behind(self._stream(work, ahead(cohorts, world.device)), world.device)
         for client, updates in zip(plan.participants, answers, strict=True):
             clients[client] = updates.state(0)

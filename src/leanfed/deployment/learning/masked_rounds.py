@@ -79,7 +79,4 @@ class MaskedRounds:
 
 def part_of(plan: RoundPlan, clients: Mapping[int, object]) -> RoundPlan:
     """The plan of some of its participants."""
-    kept = [place for place, client in enumerate(plan.participants) if client in clients]
-    share = None if plan.share is None else plan.share[kept]
-    participants = tuple(plan.participants[place] for place in kept)
-    return replace(plan, participants=participants, k=plan.k[kept], r=plan.r[kept], share=share)
+    return plan.only([place for place, client in enumerate(plan.participants) if client in clients])

@@ -10,7 +10,6 @@ import queue
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
@@ -88,7 +87,7 @@ class ChunkedEngine(Engine):
     def _chunks(self, plan: RoundPlan) -> Iterator[RoundPlan]:
         """The plan cut into chunks."""
         for part in self._cuts(len(plan.participants)):
-            yield replace(plan, participants=plan.participants[part], k=plan.k[part], r=plan.r[part])
+            yield plan.only(range(part.start, part.stop))
 
     def _cuts(self, count: int) -> list[slice]:
         """Chunks of so many items: the same ones for any number of threads, if bits depend on who is in a chunk."""
