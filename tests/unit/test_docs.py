@@ -17,7 +17,7 @@ from leanfed.reproduction.entry_page import entry_text
 from leanfed.reproduction.evidence import claims_of, measured_of
 from leanfed.reproduction.headline import energy_shares, headline_ratios, headline_table, tuned_shares
 from leanfed.reproduction.judging import key_of
-from leanfed.reproduction.paper import parts
+from leanfed.reproduction.paper import choices, parts
 from leanfed.reproduction.paper.bound import DISTANCE
 from leanfed.reproduction.paper.fair import ALL_FOUR, HALFWAY, OF_BEST
 from leanfed.reproduction.paper.tuned import FASTEST_60, NARROW, PAPERS, PARTITIONS, SECONDS, TARGETS, TUNED
@@ -284,6 +284,20 @@ def test_the_growth_of_algorithm_2_is_told_as_measured() -> None:
     told = [f"{growth['exponents']['one iteration']:.2f}", str(min(few)), str(max(few)), "50", "100", "200", "40"]
     assert set(many) == {40}
     assert tells((ROOT / "docs/mathematics.md").read_text(), "How Algorithm 2 grows", *told)
+
+
+def test_what_the_paper_leaves_to_choose_is_told_as_in_the_results() -> None:
+    results, page = read_results(ROOT / "results/choices"), (ROOT / "docs/mathematics.md").read_text()
+    assert results is not None
+    assert results["seeds"] == [20]  # "one seed"
+    means = {key_of(number["labels"]): number["mean"] for number in results["numbers"]}
+    for row in choices.ROWS:
+        seconds, ends = (
+            [means[key_of(choices.cell(row, partition, quantity))] for partition in choices.PARTITIONS]
+            for quantity in (choices.TO_90, choices.END)
+        )
+        named = row.removeprefix(f"{choices.PLANNED}, ").removeprefix(f"{choices.FIXED_RATES}, ")
+        assert f"| {named} | {seconds[0]:.1f}, {seconds[1]:.1f} | {100 * ends[0]:.1f}, {100 * ends[1]:.1f} |" in page
 
 
 def test_what_rules_take_is_told_as_measured() -> None:
