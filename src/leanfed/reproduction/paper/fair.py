@@ -85,7 +85,7 @@ JOULES = "energy to the target (J), sustained"
 ACCURACY, WORST, PACE_S, TAKING = "accuracy", "worst decile", "seconds a round", "participants"
 SHARE = "seconds of FLPDSP-OPT fast over its own"  # in a baseline's row; by damped fast in a damped one's
 OF_BEST, ALL_FOUR = "seconds over those of the soonest opponent", "all four (geometric mean)"
-MOMENT = "accuracy after 30 s"
+MOMENT, SPENT = "accuracy after 30 s", "accuracy after 500 J"  # simulated; of all clients together
 
 
 def end_of(curve: ComparedRun) -> float:
@@ -131,6 +131,7 @@ def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
             PACE_S: curve.spent["latency_s"][-1] / rounds.height,
             TAKING: float(rounds["participants"].mean()),  # type: ignore[arg-type]
             MOMENT: float(np.interp(30.0, curve.spent["latency_s"], curve.accuracy)),
+            SPENT: float(np.interp(500.0, curve.spent["energy_j"], curve.accuracy)),
         }
         values += [(with_quantity(labels, name, target=END), seed, value) for name, value in ends.items()]
     for partition, named in targets.items():
