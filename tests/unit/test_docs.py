@@ -17,7 +17,7 @@ from leanfed.reproduction.entry_page import entry_text
 from leanfed.reproduction.evidence import claims_of, measured_of
 from leanfed.reproduction.headline import energy_shares, headline_ratios, headline_table, tuned_shares
 from leanfed.reproduction.judging import key_of
-from leanfed.reproduction.paper import choices, parts
+from leanfed.reproduction.paper import choices, figures, parts
 from leanfed.reproduction.paper.bound import DISTANCE
 from leanfed.reproduction.paper.fair import ALL_FOUR, HALFWAY, OF_BEST
 from leanfed.reproduction.paper.tuned import FASTEST_60, NARROW, PAPERS, PARTITIONS, SECONDS, TARGETS, TUNED
@@ -293,7 +293,7 @@ def test_what_the_paper_leaves_to_choose_is_told_as_in_the_results() -> None:
     means = {key_of(number["labels"]): number["mean"] for number in results["numbers"]}
     for row in choices.ROWS:
         seconds, ends = (
-            [means[key_of(choices.cell(row, partition, quantity))] for partition in choices.PARTITIONS]
+            [means[key_of(figures.cell(row, partition, quantity))] for partition in choices.PARTITIONS]
             for quantity in (choices.TO_90, choices.END)
         )
         named = row.removeprefix(f"{choices.PLANNED}, ").removeprefix(f"{choices.FIXED_RATES}, ")

@@ -11,6 +11,7 @@ from typing import Final
 from leanfed.reproduction.catalogue import ENTRIES, Claim, Entry, Form, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Every, Labels, Less, Near, Ratio, above
 from leanfed.reproduction.paper.fair import ACCURACY, LAST, WORST, end_of
+from leanfed.reproduction.paper.figures import cell
 from leanfed.reproduction.paper.protocol import MNIST, OPT, OWN, Changes, curve_of, seconds_to, with_quantity
 
 PARTITIONS: Final = ("Class-2", "alpha 0.1")
@@ -54,11 +55,6 @@ def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         found |= {f"mean {rate}": rounds[f"{rate}_mean"].mean() for rate in ("k", "r")}  # type: ignore[misc]
         values += [(with_quantity(labels, name), seed, value) for name, value in found.items()]
     return Measured(values)
-
-
-def cell(method: str, partition: str, quantity: str) -> dict[str, str]:
-    """Labels of one number."""
-    return {"method": method, "partition": partition, "quantity": quantity}
 
 
 def _ended_near(row: str, other: str, within: float) -> list[Near | Bound]:

@@ -13,6 +13,7 @@ import numpy as np
 from leanfed.reproduction.catalogue import ENTRIES, GUESS, Claim, Entry, Form, Job, Measured, Outcome, Scale
 from leanfed.reproduction.judging import Bound, Every, Labels, Less, above
 from leanfed.reproduction.paper.fair import AIDED
+from leanfed.reproduction.paper.figures import cell
 from leanfed.reproduction.paper.protocol import (
     EQUAL,
     OPT,
@@ -79,11 +80,6 @@ def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
         if outcome.job.settings.seed == scale.seeds[0]
     ]
     return Measured(values, lines)
-
-
-def cell(method: str, partition: str, quantity: str) -> dict[str, str]:
-    """Labels of one number."""
-    return {"method": method, "partition": partition, "quantity": quantity}
 
 
 ENTRIES.add(
