@@ -52,7 +52,7 @@ ROWS: Final[Mapping[str, Changes]] = {
     "FedAvg, equal": EQUAL["FedAvg, equal"],
 }
 BASELINES: Final = tuple(row for row in ROWS if not row.startswith("FLPDSP-OPT"))
-FINAL = "accuracy, mean of the last three"
+FINAL, MOMENT = "accuracy, mean of the last three", "accuracy after 300 s"
 
 
 def jobs(scale: Scale) -> list[Job]:
@@ -71,6 +71,7 @@ def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
     for outcome in outcomes:
         labels, seed, curve = outcome.job.labels, outcome.job.settings.seed, curve_of(outcome)
         found: dict[str, float | None] = {FINAL: float(np.mean(curve.accuracy[-3:])), GUESS: curve.majority_guess}
+        found[MOMENT] = float(np.interp(300.0, curve.spent["latency_s"], curve.accuracy))
         found["seconds in all"], found["joules in all"] = curve.spent["latency_s"][-1], curve.spent["energy_j"][-1]
         found |= seconds_to(curve, STUDY.targets[labels["partition"]])
         values += [(with_quantity(labels, name), seed, value) for name, value in found.items()]
