@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import leanfed as package
+from leanfed.errors import SettingsError
 from leanfed.runs.settings import Settings
 
 JOINT = ("allocation.rule=joint", "allocation.form=plain", "training.momentum=0.0", "theory.samples=32")
@@ -50,6 +51,12 @@ def test_the_first_rates_are_those_given(row_of: Any) -> None:
     first = row_of("first k and r")
     assert first["k_mean"] <= 0.3 + 1e-9  # lowered where the limits require it
     assert first["r_mean"] <= 0.6 + 1e-9
+
+
+def test_a_first_k_that_leaves_nothing_to_send_is_refused(settings_file: Path) -> None:
+    small = Settings.from_toml(settings_file, [*JOINT, "allocation.theta=given", "allocation.first_k=1e-6"])
+    with pytest.raises(SettingsError, match="allocation.first_k = 1e-06 leaves none of the 50692 shared values"):
+        package.run(small)
 
 
 def test_a_broadcast_takes_time(settings_file: Path, row_of: Any) -> None:

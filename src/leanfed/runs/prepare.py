@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from leanfed.errors import SettingsError
 from leanfed.records import RoundPlan
@@ -66,22 +68,24 @@ def prepare(
     given, settings = settings, within_budget(settings, world.ledger)
     accountant = Accountant(settings.radio, world)
     planner = Planner(settings.allocation, accountant, settings.rounds, settings.theory)
-    _check_uploads(world, planner.plan(0).plan)  # refuses now what would fail in the first round
-    for first, own in world.later if settings.allocation.rule == "own" else ():
-        _check_uploads(own, own.plan(first))
+    first_plan = planner.plan(0).plan  # refuses now what would fail in the first round
+    if settings.allocation.rule == "joint" and (k := settings.allocation.first_k) is not None:
+        _check_uploads(world, replace(first_plan, k=np.full(len(first_plan.k), k)), "allocation.first_k")
+    for first, own in ((0, world), *world.later) if settings.allocation.rule == "own" else ():
+        _check_uploads(own, first_plan if own is world else own.plan(first), "algorithm.k")
     accountants = [Accountant(settings.radio, own) for _, own in world.later]
     later = tuple(Planner(settings.allocation, each, settings.rounds, settings.theory) for each in accountants)
     return Experiment(settings, world, planner, given, cut, later)
 
 
-def _check_uploads(world: World, plan: RoundPlan) -> None:
+def _check_uploads(world: World, plan: RoundPlan, stated: str) -> None:
     """Refuse keep rates so small that a client would upload nothing and learn nothing from the others."""
     size = world.split.shared_size
     empty = (world.entries(plan) == 0) & (plan.k > 0)
     if size and empty.any():
         place = int(empty.argmax())
         raise SettingsError(
-            f"algorithm.k = {plan.k[place]:g} leaves none of the {size} shared values for client "
+            f"{stated} = {plan.k[place]:g} leaves none of the {size} shared values for client "
             f"{plan.participants[place]} to upload. Set it to {1 / size:.2g} or more."
         )
 
