@@ -98,8 +98,8 @@ class Planner:
     def plan(self, number: int, reachable: Collection[int] | None = None) -> Planned:
         """The plan of one round; of a fleet for the clients that can be reached."""
         self._reachable = reachable
-        if self.settings.rule == "own" and self.settings.wait in ("all", "fastest"):
-            return self._own(number)
+        if self.settings.rule == "own" and self.settings.wait in ("all", "fastest"):  # the past does not matter
+            return self._timed(number)[0]
         if number < self._past.next:
             self._past = self._beginning()
         for earlier in range(self._past.next, number if self._looks_back else 0):
@@ -125,20 +125,23 @@ class Planner:
 
     def _step(self, number: int) -> Planned:
         """Plan the next round, and update absences and energy budgets."""
-        began = time.perf_counter()
-        if self.settings.rule == "own" and self.settings.wait == "turns":
-            owned = self._own(number)
-            plan, reasons, energy = owned.plan, owned.reasons, None
-        else:
-            plan, reasons, energy = self._paced(number) if self.settings.rule == "own" else self._joint(number)
+        planned, energy = self._timed(number)
         absent = self._past.absent + 1
-        absent[list(plan.participants)] = 0
+        absent[list(planned.plan.participants)] = 0
         self._past = _Past(number + 1, absent, energy)
-        return Planned(plan, time.perf_counter() - began, reasons)
+        return planned
 
-    def _own(self, number: int) -> Planned:
-        """A plan with the method's own rates, on even bandwidth shares or on the min-max split."""
+    def _timed(self, number: int) -> tuple[Planned, EnergyState | None]:
+        """A round's plan, the seconds that it took, and the energy left."""
         began = time.perf_counter()
+        if self.settings.rule == "joint":
+            plan, reasons, energy = self._joint(number)
+        else:
+            plan, reasons, energy = self._paced(number) if self.settings.wait == "pace" else self._own(number)
+        return Planned(plan, time.perf_counter() - began, reasons), energy
+
+    def _own(self, number: int) -> tuple[RoundPlan, dict[str, Any], None]:
+        """A plan with the method's own rates, on even bandwidth shares or on the min-max split."""
         plan, reasons = self._with_a_link(self.world.plan(number, self._reachable))
         if self.settings.wait in ("fastest", "turns") and plan.participants:
             plan, due = self._fastest(plan)
@@ -146,10 +149,10 @@ class Planner:
         if self.accountant.fleet.state(number).curves is not None:  # nothing is shared: each has its link for itself
             plan = replace(plan, share=np.ones(len(plan.participants)))
         if plan.share is not None or self.settings.bandwidth == "equal" or not plan.participants:
-            return Planned(plan, time.perf_counter() - began, reasons)
+            return plan, reasons, None
         problem = self._problem(number, plan.participants, fixed_share=self._work(plan))
         shares, _ = fastest_split(problem, self._bits(plan), plan.r)
-        return Planned(replace(plan, share=shares), time.perf_counter() - began, reasons)
+        return replace(plan, share=shares), reasons, None
 
     def _fastest(self, plan: RoundPlan) -> tuple[RoundPlan, list[int]]:
         """The part of a plan with the fastest processors of the round, and who comes because it is their turn.
