@@ -110,10 +110,14 @@ ENTRIES.add(
                 )
             ),
             Claim(
-                "FLPDSP-OPT (fast) ends above a model of the client's own",
+                "FLPDSP-OPT (fast) ends above a model of the client's own and above the majority guess",
                 "not reported",
                 Every(
-                    tuple(above(cell("FLPDSP-OPT fast", p, FINAL), cell("Local", p, FINAL)) for p in STUDY.partitions)
+                    tuple(
+                        above(cell(FAST, p, FINAL), other)
+                        for p in STUDY.partitions
+                        for other in (cell("Local", p, FINAL), cell(FAST, p, GUESS))
+                    )
                 ),
             ),
             Claim(
