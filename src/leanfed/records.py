@@ -105,7 +105,13 @@ class RoundPlan:
     head_steps: int | None = None  # of each participant on a batch; None: the method's own number
 
     def only(self, places: Sequence[int]) -> RoundPlan:
-        """The plan for the participants at some places; their shares of the band are as they were."""
+        """The plan for the participants at some places; their shares of the band are as they were.
+
+        >>> both = RoundPlan(3, (4, 7), np.array([0.1, 0.2]), np.ones(2), np.array([0.4, 0.6]), 5)
+        >>> last = both.only([1])
+        >>> last.participants, last.k.tolist(), last.share.tolist(), last.head_steps
+        ((7,), [0.2], [0.6], 5)
+        """
         chosen = list(places)
         share = None if self.share is None else self.share[chosen]
         participants = tuple(self.participants[place] for place in chosen)

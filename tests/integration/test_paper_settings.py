@@ -53,9 +53,13 @@ def test_the_first_rates_are_those_given(row_of: Any) -> None:
     assert first["r_mean"] <= 0.6 + 1e-9
 
 
-def test_a_first_k_that_leaves_nothing_to_send_is_refused(settings_file: Path) -> None:
-    small = Settings.from_toml(settings_file, [*JOINT, "allocation.theta=given", "allocation.first_k=1e-6"])
-    with pytest.raises(SettingsError, match="allocation.first_k = 1e-06 leaves none of the 50692 shared values"):
+@pytest.mark.parametrize("form", ["plain", "safe", "fast", "tuned"])
+@pytest.mark.parametrize("stated", ["first_k=1e-6", "k_max=1e-6"])
+def test_stated_rates_that_leave_nothing_to_send_are_refused(settings_file: Path, form: str, stated: str) -> None:
+    joint = (f"allocation.form={form}", f"allocation.{stated}", "allocation.k_min=0.0")
+    small = Settings.from_toml(settings_file, ["allocation.rule=joint", *joint, "theory.samples=32"])
+    name = stated.partition("=")[0]
+    with pytest.raises(SettingsError, match=f"allocation.{name} = 1e-06 leaves none of the 50692 shared values"):
         package.run(small)
 
 

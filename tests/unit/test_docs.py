@@ -17,7 +17,7 @@ from leanfed.reproduction.entry_page import entry_text
 from leanfed.reproduction.evidence import claims_of, measured_of
 from leanfed.reproduction.headline import energy_shares, headline_ratios, headline_table, tuned_shares
 from leanfed.reproduction.judging import key_of
-from leanfed.reproduction.paper import choices, figures, parts
+from leanfed.reproduction.paper import choices, figures, mrpc, parts
 from leanfed.reproduction.paper.bound import DISTANCE
 from leanfed.reproduction.paper.fair import ALL_FOUR, HALFWAY, OF_BEST
 from leanfed.reproduction.paper.tuned import FASTEST_60, NARROW, PAPERS, PARTITIONS, SECONDS, TARGETS, TUNED
@@ -146,6 +146,12 @@ def test_the_headline_of_the_readme_is_the_committed_result() -> None:
         for share in number["ours"]
         if number["labels"]["partition"] != ALL_FOUR
     ]
+    later = {
+        (number["labels"]["partition"], number["labels"]["target"])
+        for number in fair["numbers"]
+        if number["labels"]["quantity"] == OF_BEST and number["mean"] > 1 and number["labels"]["partition"] != ALL_FOUR
+    }
+    assert later == {("Class-2", "80 %"), ("alpha 0.1", "80 %"), ("alpha 0.1", "90 %")}  # as README says
     assert f"On {sum(share > 1 for share in pairs)} of {len(pairs)} pairs of partition and seed" in README
     ratios = headline_ratios(fair)
     assert len(ratios) == 2
@@ -298,6 +304,19 @@ def test_what_the_paper_leaves_to_choose_is_told_as_in_the_results() -> None:
         )
         named = row.removeprefix(f"{choices.PLANNED}, ").removeprefix(f"{choices.FIXED_RATES}, ")
         assert f"| {named} | {seconds[0]:.1f}, {seconds[1]:.1f} | {100 * ends[0]:.1f}, {100 * ends[1]:.1f} |" in page
+
+
+def test_what_the_papers_head_brings_on_texts_is_told_as_in_the_results() -> None:
+    results = read_results(ROOT / "results/mrpc-accuracy")
+    assert results is not None
+    assert results["seeds"] == [0]  # "one seed"
+    means = {key_of(number["labels"]): number["mean"] for number in results["numbers"]}
+    for partition in mrpc.STUDY.partitions:
+        own, small = (
+            means[key_of(figures.cell(row, partition, figures.FINAL))]
+            for row in (f"{mrpc.FAST}, {mrpc.OWN_HEAD}", mrpc.FAST)
+        )
+        assert own < small  # docs/models.md: "ends lower"
 
 
 def test_what_rules_take_is_told_as_measured() -> None:

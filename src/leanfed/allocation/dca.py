@@ -147,11 +147,12 @@ def _repaired(clients: Floats, least: Floats, shares: Floats) -> tuple[Floats, F
         return np.asarray(least + spread(np.maximum(wanted - least, 0.0)) * (1.0 - least.sum()))
 
     shares = filled(shares)
-    silent = below_one_value(clients, costs_at(clients, shares)[:, 1])
+    cost_k_r = costs_at(clients, shares)
+    silent = below_one_value(clients, cost_k_r[:, 1])
     if silent.any() and not silent.all():
         shares = filled(np.where(silent, 0.0, shares))
-    cost_k_r = costs_at(clients, shares)
-    return np.where(below_one_value(clients, cost_k_r[:, 1]), 0.0, cost_k_r[:, 1]), cost_k_r[:, 2], shares
+        cost_k_r = costs_at(clients, shares)
+    return np.where(silent, 0.0, cost_k_r[:, 1]), cost_k_r[:, 2], shares
 
 
 def _first_shares(least: Floats, linked: Mask, feasible: Mask, start: Solution | None) -> Floats:

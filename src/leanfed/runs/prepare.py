@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from leanfed.rounds.backdoor import poisoned
 from leanfed.rounds.costs import Accountant
 from leanfed.rounds.cuts import CutChoice
 from leanfed.rounds.engine import Engine
+from leanfed.rounds.forms import AllocationSettings
 from leanfed.rounds.planning import Planner
 from leanfed.rounds.privacy import Ledger
 from leanfed.rounds.ranks import ALONE, Ranks
@@ -68,14 +69,24 @@ def prepare(
     given, settings = settings, within_budget(settings, world.ledger)
     accountant = Accountant(settings.radio, world)
     planner = Planner(settings.allocation, accountant, settings.rounds, settings.theory)
-    first_plan = planner.plan(0).plan  # refuses now what would fail in the first round
-    if settings.allocation.rule == "joint" and (k := settings.allocation.first_k) is not None:
-        _check_uploads(world, replace(first_plan, k=np.full(len(first_plan.k), k)), "allocation.first_k")
-    for first, own in ((0, world), *world.later) if settings.allocation.rule == "own" else ():
-        _check_uploads(own, first_plan if own is world else own.plan(first), "algorithm.k")
+    _check_rates(settings.allocation, world)
+    planner.plan(0)  # refuses now what would fail in the first round
     accountants = [Accountant(settings.radio, own) for _, own in world.later]
     later = tuple(Planner(settings.allocation, each, settings.rounds, settings.theory) for each in accountants)
     return Experiment(settings, world, planner, given, cut, later)
+
+
+def _check_rates(allocation: AllocationSettings, world: World) -> None:
+    """Refuse stated rates that leave a client nothing to upload; a planner may do so, and then its head is trained."""
+    if allocation.rule == "own":
+        for first, own in ((0, world), *world.later):
+            _check_uploads(own, own.plan(first), "algorithm.k")
+        return
+    cohort = world.cohort(0)
+    for name in ("first_k", "k_max"):
+        if (k := getattr(allocation, name)) is not None:
+            stated = RoundPlan(0, cohort, np.full(len(cohort), k), np.ones(len(cohort)))
+            _check_uploads(world, stated, f"allocation.{name}")
 
 
 def _check_uploads(world: World, plan: RoundPlan, stated: str) -> None:

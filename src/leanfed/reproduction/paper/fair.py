@@ -20,6 +20,7 @@ from leanfed.reproduction.paper.protocol import (
     OPT,
     OWN,
     Changes,
+    at_time,
     curve_of,
     percent,
     with_quantity,
@@ -130,8 +131,8 @@ def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
             WORST: float(np.mean(curve.worst_decile[-LAST:])),
             PACE_S: curve.spent["latency_s"][-1] / rounds.height,
             TAKING: float(rounds["participants"].mean()),  # type: ignore[arg-type]
-            MOMENT: float(np.interp(30.0, curve.spent["latency_s"], curve.accuracy)),
-            SPENT: float(np.interp(500.0, curve.spent["energy_j"], curve.accuracy)),
+            MOMENT: at_time(curve.spent["latency_s"], curve.accuracy, 30.0),
+            SPENT: at_time(curve.spent["energy_j"], curve.accuracy, 500.0),
         }
         values += [(with_quantity(labels, name, target=END), seed, value) for name, value in ends.items()]
     for partition, named in targets.items():

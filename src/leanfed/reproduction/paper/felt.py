@@ -20,6 +20,7 @@ from leanfed.reproduction.paper.protocol import (
     OWN,
     Changes,
     Study,
+    at_time,
     curve_of,
     line_of,
     seconds_to,
@@ -71,7 +72,7 @@ def measure(outcomes: Sequence[Outcome], scale: Scale) -> Measured:
     for outcome in outcomes:
         labels, seed, curve = outcome.job.labels, outcome.job.settings.seed, curve_of(outcome)
         found: dict[str, float | None] = {FINAL: float(np.mean(curve.accuracy[-3:])), GUESS: curve.majority_guess}
-        found[MOMENT] = float(np.interp(300.0, curve.spent["latency_s"], curve.accuracy))
+        found[MOMENT] = at_time(curve.spent["latency_s"], curve.accuracy, 300.0)
         found["seconds in all"], found["joules in all"] = curve.spent["latency_s"][-1], curve.spent["energy_j"][-1]
         found |= seconds_to(curve, STUDY.targets[labels["partition"]])
         values += [(with_quantity(labels, name), seed, value) for name, value in found.items()]

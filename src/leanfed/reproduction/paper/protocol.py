@@ -159,7 +159,7 @@ def seconds_to(curve: ComparedRun, targets: Iterable[float]) -> dict[str, float 
 
 
 def at_time(spent: Sequence[float], values: Sequence[float], moment: float) -> float:
-    """A curve's value at a moment by linear interpolation; before the first point, the value of that point."""
+    """A curve's value at a moment by linear interpolation; before its first point and after its last, that point's."""
     import numpy as np
 
     return float(np.interp(moment, spent, values))
