@@ -23,6 +23,19 @@ from leanfed.allocation.problem import Problem
 from leanfed.records import Ints
 
 HALVINGS: Final = 20  # of the interval of prices
+TOGETHER: Final = 0.75  # the power of a round's worth that it brings
+
+
+def progress(worth: float) -> float:
+    """What a round brings: worth^(3/4).
+
+    So many heads learn as clients come, but the mean of their uploads comes nearer to everybody's only with the root of
+    their number. An accuracy needs both: the geometric mean of n and its root is n^(3/4).
+
+    >>> progress(16.0)
+    8.0
+    """
+    return float(worth**TOGETHER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +63,8 @@ class Priced:
 
     @property
     def per_s(self) -> float:
-        """Worth per second."""
-        return self.worth / self.deadline_s
+        """Progress per second."""
+        return progress(self.worth) / self.deadline_s
 
     def row(self) -> dict[str, float]:
         """What was weighed, as plain values; k is the median of those who take part."""

@@ -1,8 +1,8 @@
 """What an upload and a head step are worth is measured on the run, and every client has rates of its own.
 
-A round brings sum over participants of gamma_n x upload(k_n) x heads(h) x r_n; the plan with the most of it per second
-wins. Head steps h are chosen with one k for all; then the deadline, who takes part, and every client's k and r, at one
-price of the band (`priced`).
+A round's worth is the sum over participants of gamma_n x upload(k_n) x heads(h) x r_n, and the round brings that to the
+power of 3/4 (`progress`); the plan that brings the most per second wins. Head steps h are chosen with one k for all;
+then the deadline, who takes part, and every client's k and r, at one price of the band (`priced`).
 
 * upload(k) = a / (a + (1 - a) (1 - b)), where a is the measured share of the squared norm in the k largest entries.
   With error feedback an entry that is not sent waits (1 - a)/a rounds on average, beside the 1/(1 - b) rounds over
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from leanfed.allocation.curves import Floats, bits_of
 from leanfed.allocation.fast_form import FastPlan, Upload, deadlines, left_out, plan_fast, tighten
 from leanfed.allocation.limits import Mask
-from leanfed.allocation.priced import Menu, Priced, priced
+from leanfed.allocation.priced import Menu, Priced, priced, progress
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import assemble
 from leanfed.quantities import KEPT
@@ -119,7 +119,7 @@ def plan_tuned(
     due: Mask | None = None,
     payload: str = "exact",
 ) -> TunedPlan:
-    """The plan of a round with the most worth per second over deadlines, participants, rates and head steps.
+    """The plan of a round with the most progress per second over deadlines, participants, rates and head steps.
 
     All numbers of head steps are tried, or with those of the `last` round the ones next to it.
     """
@@ -139,7 +139,7 @@ def plan_tuned(
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """Of every client's own k and r, and of the deadline at which they bring the most worth per second."""
+    """Of every client's own k and r, and of the deadline at which they bring the most per second."""
 
     problem: Problem
     rates: Sequence[float]  # of the base
@@ -209,7 +209,7 @@ class _Search:
             solution,
             deadline_s,
             float(np.median(k)),
-            best.worth / deadline_s,
+            progress(best.worth) / deadline_s,
             tuple(np.flatnonzero(self.due & taking).tolist()),
             tuple(one.row() for one in tried),
             bound=best.bound / best.worth - 1.0 if best.worth > 0.0 else None,
@@ -217,7 +217,7 @@ class _Search:
 
 
 def _value(one: Priced) -> tuple[int, float]:
-    """What choices are compared by: those due that come, then worth per second."""
+    """What choices are compared by: those due that come, then progress per second."""
     return one.due, one.per_s
 
 

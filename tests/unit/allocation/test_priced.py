@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,15 @@ def test_those_due_come_even_if_they_bring_nothing() -> None:
     (called,) = priced(problem, menu, np.array([0.4]), due)
     assert called.taking[due].all()
     assert called.worth <= alone.bound
+
+
+def test_who_comes_late_counts_less_than_who_comes_soon() -> None:
+    """All for all of the time, or 0.45 of them in half of it: in proportion all would win."""
+    problem = small(1, bandwidth_hz=1e15)
+    (found,) = priced(problem, menu_of(problem), np.array([0.8]), NOBODY)
+    few = replace(found, deadline_s=0.4, worth=0.45 * found.worth)
+    assert few.worth / few.deadline_s < found.worth / found.deadline_s
+    assert few.per_s > found.per_s == pytest.approx(found.worth**0.75 / 0.8)
 
 
 def test_a_band_without_end_costs_nothing_and_all_take_the_most() -> None:

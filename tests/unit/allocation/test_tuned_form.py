@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from leanfed.algorithms.contract import SIGNALS
 from leanfed.allocation.bench import paper_problem
 from leanfed.allocation.fast_form import plan_fast
+from leanfed.allocation.priced import progress
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.tuned_form import (
     STEPS,
@@ -56,11 +57,13 @@ def test_measurements_replace_the_guess_and_gaps_do_not_matter() -> None:
 
 
 def best_alike(problem: Problem) -> float:
-    """The most worth per second of any number of head steps and any keep rate for all, heads whole where they fit."""
+    """The most progress per second of any number of head steps and one keep rate, heads whole where they fit."""
     found = 0.0
     for steps, k in itertools.product(STEPS, keep_rates(problem)):
         own = problem.with_(head_work=float(steps))
-        found = max(found, plan_fast(own, upload=_upload(own, k, "exact", LEARNED, steps)).worth_per_s)
+        plan = plan_fast(own, upload=_upload(own, k, "exact", LEARNED, steps))
+        if plan.worth_per_s > 0.0:
+            found = max(found, progress(plan.worth_per_s * plan.deadline_s) / plan.deadline_s)
     return found
 
 
