@@ -96,6 +96,10 @@ class Algorithm(Section):
         """What a client computes on each sample, in a round of so many batches; latency, energy and plans follow."""
         return Work()
 
+    def preparation(self) -> int:
+        """Samples of whole steps that every client takes before round 0, in which they are charged."""
+        return 0
+
     def shortened(self, steps: int) -> Self:
         """The same method with at most so many of each kind of step that settings can multiply, for a trial."""
         return self

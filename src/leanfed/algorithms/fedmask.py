@@ -75,6 +75,10 @@ class FedMask(Algorithm):
         return {name: value for name, value in values.items() if name == "name"}
 
     @override
+    def preparation(self) -> int:
+        return self.pruning_steps * PRUNING_BATCH
+
+    @override
     def shortened(self, steps: int) -> Self:
         return self.model_copy(update={"pruning_steps": min(self.pruning_steps, steps)})
 

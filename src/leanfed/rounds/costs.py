@@ -203,10 +203,12 @@ class Accountant:
         """The costs of one round, per participant."""
         radio = self.settings
         exact, paper = upload_bits(self.world, radio, outcome.entries, plan.participants)
+        share, before = planned_share(self.world, radio, plan), _prepared(self.world, radio, plan)
+        before = np.divide(before, share, out=np.zeros(len(share)), where=share > 0.0)  # in this round's samples
         workload = Workload(
             upload_bits=exact if self.settings.payload == "exact" else paper,
-            computed_share=planned_share(self.world, self.settings, plan),
-            samples=outcome.samples.astype(float),
+            computed_share=share,
+            samples=outcome.samples + before,
             cycles_per_sample=self.settings.cycles_per_sample,
             download_bits=broadcast_bits(self.world, radio, plan.round) if plan.participants else 0.0,
             more_cycles=masks(radio, outcome.entries).cycles(outcome.entries) if radio.masked_sum else 0.0,
@@ -214,6 +216,17 @@ class Accountant:
         state = of_participants(self.fleet.state(plan.round), plan.participants)
         cost = round_cost(state, workload, plan.share, downlink=self.settings.downlink)
         return RoundBill(cost, exact, paper, outcome.coded_bits)
+
+
+def _prepared(world: World, radio: RadioSettings, plan: RoundPlan) -> Floats:
+    """Samples, as steps of the whole model, that participants had before round 0; those who come later had the time.
+
+    The joules of those who come later are counted nowhere.
+    """
+    found = np.zeros(len(plan.participants))
+    for own, places in world.by_width(plan.participants) if plan.round == 0 else ():
+        found[places] = own.algorithm.preparation() * (1.0 if own is world else step_share(own, world, radio))
+    return found
 
 
 @dataclass(frozen=True)

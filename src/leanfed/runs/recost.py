@@ -98,7 +98,7 @@ def _charged(experiment: Experiment, clients: pl.DataFrame, rounds: pl.DataFrame
         client_parts.append(_replaced(rows, {"share": shares_of(plan), **bill.client_columns()}))
         one = rounds.filter(pl.col("round") == number)
         round_parts.append(_replaced(one, {name: [value] for name, value in bill.round_row().items()}))
-    return pl.concat(client_parts), pl.concat(round_parts)
+    return pl.concat(client_parts, rechunk=True), pl.concat(round_parts, rechunk=True)  # a sum follows its chunks
 
 
 def _replaced(table: pl.DataFrame, columns: dict[str, Any]) -> pl.DataFrame:

@@ -32,9 +32,9 @@ D, D_BASE, D_HEAD = 61_706, 50_692, 11_014
 CLASS_2 = PartitionSettings(kind="class", classes_per_client=2, clients=5)
 
 
-def bill(world: World, **radio: object) -> tuple[RoundBill, Ints]:
+def bill(world: World, number: int = 0, **radio: object) -> tuple[RoundBill, Ints]:
     progress = start(world)
-    plan = world.plan(0)
+    plan = world.plan(number)
     outcome = ReferenceEngine(world, "float32").run_round(progress.server, progress.clients, plan)
     return Accountant(RadioSettings.model_validate(radio), world).bill(plan, outcome), outcome.entries
 
@@ -66,8 +66,18 @@ def test_each_method_pays_for_what_it_sends(name: str, bits: float, world_of: Wo
     ],
 )
 def test_computation_follows_the_weights_and_the_samples(name: str, share: float, world_of: WorldOf) -> None:
+    before = 2 * 32 if name == "fedmask" else 0  # whole steps on scores, before its rows are chosen
     cost = bill(world_of(method_of(name), local_steps=2), cycles_per_sample=1e6)[0].cost
-    assert cost.flops == pytest.approx(2 * 64 * 1e6 * share)
+    assert cost.flops == pytest.approx(2 * (64 * share + before) * 1e6)
+
+
+def test_steps_before_round_0_are_charged_in_it_and_in_no_other(world_of: WorldOf) -> None:
+    plain, prepared = (world_of(ALGORITHMS["fedmask"](pruning_steps=steps)) for steps in (0, 5))
+    first, later = ([bill(world, number)[0].cost for world in (plain, prepared)] for number in (0, 1))
+    share = computed_share(plain, RadioSettings(), np.array(0.5))  # of the rows; a round has one step
+    assert (first[1].computation_s / first[0].computation_s - 1.0) * share == pytest.approx(5.0)
+    assert (first[1].communication_s == first[0].communication_s).all()
+    assert (later[1].latency_s == later[0].latency_s).all()
 
 
 def test_the_share_that_flpdsp_reports_is_the_fraction_of_eq_12(world_of: WorldOf) -> None:
