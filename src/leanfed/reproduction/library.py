@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from leanfed.errors import LeanfedError
+from leanfed.errors import InputError, LeanfedError
 from leanfed.files import read_json
 from leanfed.results import RunFolder
 from leanfed.runs.recost import learning_part, recost
@@ -148,7 +148,7 @@ class RunLibrary:
         settings = kept_settings(folder) if folder.finished else None
         if settings is not None:
             self._known.setdefault(content_key(settings), []).append(folder)
-            if (learned := learning_key(settings)) is not None and has_clients(folder):
+            if (learned := learning_key(settings)) is not None:
                 self._learned.setdefault(learned, []).append(folder)
 
     def find(self, wanted: Settings, *, clients: bool = False) -> FinishedRun | None:
@@ -165,17 +165,23 @@ class RunLibrary:
     def charge(self, wanted: Settings, data_dir: Path | None) -> bool:
         """Make a run from one that learned the same on another radio, with new costs; returns whether there was one.
 
-        Where a run ends by what it spends is judged by the new costs: of the other run all rounds are needed.
+        Where a run ends by what it spends is judged by the new costs: of the other run all rounds are needed. One
+        without rows of its clients serves if they did what was planned.
         """
         unlimited = {"stop_at_seconds": None, "stop_at_joules": None, "stop_at_bits": None}
         to_the_end = wanted.model_copy(update={"run": wanted.run.model_copy(update=unlimited)})
-        for folder in self._learned.get(learning_key(wanted) or "", ()):
+        for folder in sorted(self._learned.get(learning_key(wanted) or "", ()), key=has_clients, reverse=True):
             if _as_wanted(folder, to_the_end) is not None:
                 kept = kept_settings(folder)
                 ends = {name: getattr(kept, name) for name in (*ENDS[1:], "run")}
                 home = self.home_of(wanted)
                 shutil.rmtree(home, ignore_errors=True)  # left by an interrupted attempt
-                recost(folder.path, wanted.model_copy(update=ends), home, data_dir=data_dir)
+                try:
+                    recost(folder.path, wanted.model_copy(update=ends), home, data_dir=data_dir)
+                except InputError:
+                    if has_clients(folder):
+                        raise
+                    continue
                 self.add(RunFolder(home))
                 return True
         return False

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import leanfed as package
@@ -13,7 +14,7 @@ from leanfed.errors import StorageError
 from leanfed.files import read_json
 from leanfed.reproduction.catalogue import Entry, Job, Measured, Outcome, Scale
 from leanfed.reproduction.kept import FILES, UNMEASURED, keep, unpack
-from leanfed.reproduction.library import RunLibrary
+from leanfed.reproduction.library import RunLibrary, has_clients
 from leanfed.reproduction.reproduce import Request, reproduce
 from leanfed.results import RunFolder
 from tests.unit.reproduction.test_library import tiny
@@ -49,10 +50,27 @@ def test_a_kept_run_is_found_and_measures_the_same(run: RunFolder, place: Path, 
 
 def test_it_has_no_rows_of_single_clients(place: Path, tmp_path: Path) -> None:
     unpack(place, tmp_path / "elsewhere")
-    library = RunLibrary(tmp_path / "elsewhere")
-    assert library.find(tiny(), clients=True) is None
-    other = tiny(radio={"cycles_per_sample": 9e6})  # learns the same, but its clients cannot be charged again
-    assert not library.charge(other, None)
+    assert RunLibrary(tmp_path / "elsewhere").find(tiny(), clients=True) is None
+
+
+def test_it_is_charged_again_as_if_it_had_been_trained(place: Path, tmp_path: Path) -> None:
+    unpack(place, tmp_path / "elsewhere")
+    library, other = RunLibrary(tmp_path / "elsewhere"), tiny(radio={"cycles_per_sample": 9e6})
+    assert library.charge(other, None)
+    charged, trained = library.find(other), package.run(other)
+    assert charged is not None
+    assert not has_clients(charged.folder)
+    told = [name for name in trained.rounds.columns if name in charged.rounds.columns]
+    assert {"latency_s", "energy_j", "upload_bits", "flops", "accuracy"} <= set(told)
+    assert charged.rounds.select(told).equals(trained.rounds.select(told))
+
+
+def test_it_is_not_where_its_clients_did_something_else(place: Path, tmp_path: Path) -> None:
+    unpack(place, tmp_path / "elsewhere")
+    (folder,) = (RunFolder(path) for path in (tmp_path / "elsewhere").iterdir())
+    rounds = folder.read_table("rounds")
+    rounds.with_columns(pl.col("upload_bits") + 1.0).write_parquet(folder.table("rounds"))
+    assert not RunLibrary(tmp_path / "elsewhere").charge(tiny(radio={"cycles_per_sample": 9e6}), None)
 
 
 def test_a_run_that_was_kept_before_a_setting_existed_is_not_kept_twice(place: Path, tmp_path: Path) -> None:
