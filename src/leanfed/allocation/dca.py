@@ -237,7 +237,7 @@ def _set_tangents(convex: _Compiled, clients: Floats, at: Point, payload: str) -
     level = bits_of(k, size, width, payload)
     hidden = 1.0 / k if payload == "paper" else (1.0 - k) / k
     slope = size * (width + np.log2(hidden) + (1.0 - 1.0 / LN2 if payload == "paper" else 0.0))
-    scale = float(np.sum(clients[:, W1] + clients[:, W2]) / k.size)
+    scale = float(np.sum(clients[:, W1] + clients[:, W2]) / k.size) or 1.0
     values = {
         "bits_offset": (level - slope * k) / _unit(clients),
         "bits_slope": slope / _unit(clients),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from leanfed.allocation.client import CONSTANTS
-from leanfed.allocation.curves import PAYLOADS, Floats, bits_of, keep_rate_of, rate_of
+from leanfed.allocation.curves import PAYLOADS, Floats, bits_of, keep_rate, keep_rate_of, rate_of
 from leanfed.allocation.problem import Problem
 from leanfed.allocation.solution import Excluded
 from leanfed.wireless.cost import communication_energy, communication_latency, total_latency
@@ -123,10 +123,16 @@ def _finite_time(problem: Problem, bits_high: Any) -> Floats:
     return np.where(np.isinf(problem.deadline_s), patience, problem.left_s - problem.base_s)
 
 
-def floored_keep_rate(problem: Problem, upload_bits: Floats, payload: str) -> Floats:
-    """The largest k within k_max that fits into these bits, 0 where less than one value does."""
+def floored_keep_rate(problem: Problem, upload_bits: Floats, payload: str, most: Floats | float = 1.0) -> Floats:
+    """The largest k within k_max and `most` that fits into these bits, 0 where less than one value does.
+
+    Values of one bit take the most bits with half of them: where `most` does not fit, the smaller of two roots does.
+    """
     _, high = keep_bounds(problem, payload)
+    high = np.minimum(high, most)
     k = keep_rate_of(upload_bits, problem.base_size, problem.value_bits, payload)
     fits = upload_bits >= bits_of(high, problem.base_size, problem.value_bits, payload)
+    for n in np.flatnonzero(~fits & (k > high)):  # room for all of them, but not for `most`
+        k[n] = keep_rate(upload_bits[n] / problem.base_size[n], float(problem.value_bits), PAYLOADS[payload])
     k = np.where(fits, high, np.minimum(k, high))
     return np.where(k * problem.base_size < 1.0, 0.0, k)

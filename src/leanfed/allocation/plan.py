@@ -14,7 +14,7 @@ from leanfed.allocation.certified import solve_certified
 from leanfed.allocation.curves import PAYLOADS
 from leanfed.allocation.limits import plan_cost
 from leanfed.allocation.problem import Problem
-from leanfed.allocation.solution import Solution, Status, scale_of
+from leanfed.allocation.solution import Solution, Status, gap_of
 from leanfed.errors import InputError, LeanfedError, nearest
 
 
@@ -57,7 +57,7 @@ def _bounded(problem: Problem, solution: Solution) -> Solution:
     bound = min(reference.lower_bound, solution.objective)
     takes_part = np.ones(problem.clients, dtype=bool)
     takes_part[[entry.client for entry in solution.excluded]] = False
-    gap = (solution.objective - bound) / scale_of(problem, takes_part)
+    gap = gap_of(problem, takes_part, solution.objective, bound)
     return replace(solution, lower_bound=bound, relative_gap=gap)
 
 

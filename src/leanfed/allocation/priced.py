@@ -11,7 +11,8 @@ is at least what any choice brings. The least price at which the band suffices g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -105,7 +106,8 @@ class _Offer:
 
 def priced(problem: Problem, menu: Menu, deadlines_s: Floats, due: Mask, *, halvings: int = HALVINGS) -> list[Priced]:
     """The choices within each of some deadlines; of those due as many as fit come in, whatever they bring."""
-    offer = _Offer.of(problem, menu, deadlines_s, due)
+    unit = _unit(menu)
+    offer = _Offer.of(problem, replace(menu, worth=menu.worth / unit), deadlines_s, due)
     price, bound = _prices(offer, halvings)
     option, taking, _, _ = offer.chosen(price)
     clients = np.arange(problem.clients)
@@ -116,12 +118,25 @@ def priced(problem: Problem, menu: Menu, deadlines_s: Floats, due: Mask, *, halv
             menu.k[option[t], clients],
             menu.r[option[t], clients],
             menu.bits[option[t], clients],
-            float(offer.worth[t, clients, option[t]][taking[t]].sum()),
-            float(bound[t]),
+            unit * float(offer.worth[t, clients, option[t]][taking[t]].sum()),
+            unit * float(bound[t]),
             int((taking[t] & due).sum()),
         )
         for t in range(len(deadlines_s))
     ]
+
+
+def _unit(menu: Menu) -> float:
+    """A power of two that prices are looked for in, so that they are as fine for few clients of many as for all.
+
+    It is 1 where all together bring an eighth or more, else 4 to 8 times what they bring.
+
+    >>> one = np.ones((1, 1))
+    >>> [_unit(Menu(one, one, one, worth * one)) for worth in (1.0, 0.125, 0.1, 0.0)]
+    [1.0, 1.0, 0.5, 1.0]
+    """
+    most = float(np.maximum(menu.worth, 0.0).max(axis=0).sum())
+    return min(1.0, 2.0 ** (math.floor(math.log2(most)) + 3)) if most > 0.0 else 1.0
 
 
 def _that_fit(least: Floats, due: Mask) -> Mask:

@@ -86,6 +86,12 @@ def scale_of(problem: Problem, feasible: Any) -> float:
     return float(problem.weights[feasible].sum() * (problem.theta1 + problem.theta2))
 
 
+def gap_of(problem: Problem, feasible: Any, objective: float, bound: float) -> float:
+    """How far an objective is above its bound, relative to `scale_of`; clients without weight leave nothing to gain."""
+    scale = scale_of(problem, feasible)
+    return (objective - bound) / scale if scale > 0.0 else 0.0
+
+
 def assemble(
     problem: Problem,
     feasible: Any,
@@ -106,7 +112,7 @@ def assemble(
         share,
         objective=objective,
         lower_bound=bound,
-        relative_gap=None if bound is None else (objective - bound) / scale_of(problem, feasible),
+        relative_gap=None if bound is None else gap_of(problem, feasible, objective, bound),
         starved=starved_clients(problem, k, feasible),
         **details,
     )

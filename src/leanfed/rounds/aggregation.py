@@ -153,7 +153,7 @@ def update_server(
 
 
 def stepped(
-    algorithm: Algorithm, server: ServerState, mean: Tensor, training: Training, number: int, taken: float = 1.0
+    algorithm: Algorithm, server: ServerState, mean: Tensor, training: Training, number: int, taken: float
 ) -> ServerState:
     """The method's step along the combined uploads, cut, evened, averaged and scaled as `training.server` says."""
     how, memory = training.server, dict(server.memory)

@@ -111,7 +111,7 @@ class Planner:
         if self.settings.theta == "estimated" and row.get("theory_loss") is not None:
             self._measured.append({name: row[name] for name in ("round", *CONSTANTS)})
         if self.settings.measures and row.get(SIGNALS[0]) is not None:
-            self._measured.append({name: row[name] for name in ("round", "head_steps", *SIGNALS)})
+            self._measured.append({name: row.get(name) for name in ("round", "head_steps", *SIGNALS)})
 
     @property
     def _looks_back(self) -> bool:
@@ -224,6 +224,9 @@ class Planner:
         members = list(cohort)
         due = self._due(number, members)
         energy = self._past.energy
+        if not members:  # of a Poisson cohort nobody may come
+            spent = None if energy is None else replace(energy, rounds_left=energy.rounds_left - 1)
+            return self.world.plan(number, self._reachable), {}, spent
         budget = None if energy is None else energy.of(members)
         solution, reasons, budget = self._solve(cohort, number, due, budget)
         out = {entry.client for entry in solution.excluded}
@@ -285,7 +288,7 @@ class Planner:
         worths = Worths.measured(seen[-PAST:], SIGNALS, self.world.training.server.average)
         own, most = self.world.algorithm.work(1.0).head_passes + 1, self.settings.head_steps_max
         steps = [each for each in STEPS if each <= most] if self.world.split.private_size and most else [own]
-        last = int(seen[-1]["head_steps"]) if seen else None
+        last = int(seen[-1]["head_steps"]) if seen and seen[-1]["head_steps"] else None  # stated rates have none
         payload = self.accountant.settings.payload
         plan = plan_tuned(at, worths, number, steps=steps, last=last, due=due, payload=payload)
         return plan, at(plan.head_steps)

@@ -307,6 +307,13 @@ class MultiKrum(Weighing):
 
     @override
     def weights(self, products: Matrix, gamma: Floats) -> Floats:
+        found, some = np.zeros(len(gamma)), np.flatnonzero(gamma > 0.0)
+        if some.size:
+            found[some] = self._nearest(products[np.ix_(some, some)], gamma[some])
+        return found
+
+    def _nearest(self, products: Matrix, gamma: Floats) -> Floats:
+        """The weights of uploads that count."""
         count = len(gamma)
         owner = np.arange(count) // self.bucket
         means = np.zeros((owner[-1] + 1, count))

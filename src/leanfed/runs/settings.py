@@ -190,17 +190,20 @@ class Settings(Section):
     def _privacy_covers_what_is_released(self) -> Settings:
         if self.privacy.unit == "none":
             return self
-        poisson = self.participation.selection == "poisson"
+        poisson, plan = self.participation.selection == "poisson", self.allocation
         refusals = {
+            "plans follow sample counts, so that a client's data decides who comes; set allocation.rule = 'own' and "
+            "wait = 'all' (or 'fastest' or 'turns', without Poisson cohorts)": (
+                plan.rule == "joint" or plan.wait == "pace"
+            ),
+            "who is the fastest among those drawn depends on the others, and no draw is a client's own; set "
+            "allocation.wait = 'all', or another participation.rule": poisson and plan.wait in ("fastest", "turns"),
             "the statistics of shared layers would travel without noise; set task.statistics = 'private'": (
                 self.task.statistics == "shared"
             ),
             "masks are no gradients to clip; choose another method": self.algorithm.upload_form == "mask",
             "only the sum of clipped uploads has a known sensitivity; set aggregation.name = 'mean'": (
                 self.aggregation.single_uploads
-            ),
-            "what clients report to plan by would travel without noise; set allocation.form = 'fast'": (
-                self.allocation.measures
             ),
             "the accountant 'exact' knows no sampling; set privacy.accountant = 'rdp' or 'pld'": (
                 poisson and self.privacy.accountant == "exact"
@@ -226,8 +229,6 @@ class Settings(Section):
             "no accuracy is known; leave run.stop_at_accuracy out": (
                 self.privacy.metrics == "off" and self.run.stop_at_accuracy is not None
             ),
-            "plans follow sample counts, which rates and costs would tell; set allocation.rule = 'own' and wait = "
-            "'all', 'fastest' or 'turns'": private and (plan.rule == "joint" or plan.wait == "pace"),
             "what epochs cost tells sample counts; set training.local_steps in place of local_epochs": (
                 private and self.training.local_epochs is not None
             ),

@@ -125,7 +125,8 @@ def _measured_cost(state: FleetState, curves: Curves, workload: Workload) -> Rou
     """
     sent = np.asarray(workload.upload_bits, dtype=float)
     upload_s = cost.communication_latency(sent, curves.link_bit_per_s)
-    computation_s = np.asarray(workload.samples * workload.computed_share * curves.sample_s)
+    more = np.divide(workload.more_cycles, workload.cycles_per_sample) if workload.cycles_per_sample > 0.0 else 0.0
+    computation_s = np.asarray((workload.samples * workload.computed_share + more) * curves.sample_s)
     return RoundCost(
         upload_bits=sent,
         communication_s=np.where(workload.participants, curves.fixed_s, 0.0) + upload_s,

@@ -109,7 +109,7 @@ def test_positions_are_paid_for_where_entries_are_chosen(method: FedPer, form: s
 
 def server_after(mean: torch.Tensor, server: ServerState, **how: float) -> ServerState:
     training = Training.model_validate({"learning_rate": 0.5, "server": how})
-    return stepped(FedPer(), server, mean, training, 0)
+    return stepped(FedPer(), server, mean, training, 0, 1.0)
 
 
 def test_the_servers_step_is_cut_averaged_and_scaled() -> None:

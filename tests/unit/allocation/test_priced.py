@@ -76,6 +76,18 @@ def test_those_due_come_even_if_they_bring_nothing() -> None:
     assert called.worth <= alone.bound
 
 
+@pytest.mark.parametrize("share", [1e-2, 1e-4, 1e-9])
+def test_some_clients_of_many_are_planned_for_as_if_they_were_all(share: float) -> None:
+    """Weights are shares of everybody's samples: those of a few hundred of a million clients are small."""
+    worths = Worths((0.12, 0.31, 0.5, 0.81, 0.93), 0.6, 0.8)
+    alone = paper_problem(60, 7, bandwidth_hz=1e6).with_(k_min=0.0, k_max=1.0, r_min=0.5)
+    few = alone.with_(weights=alone.weights * share)
+    plans = [
+        plan_tuned(lambda steps, one=one: one.with_(head_work=float(steps)), worths, 0).fast for one in (alone, few)
+    ]
+    assert plans[1].worth_per_s / share**0.75 == pytest.approx(plans[0].worth_per_s, rel=0.03)  # as prices fall
+
+
 def test_who_comes_late_counts_less_than_who_comes_soon() -> None:
     """All for all of the time, or 0.45 of them in half of it: in proportion all would win."""
     problem = small(1, bandwidth_hz=1e15)

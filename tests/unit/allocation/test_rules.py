@@ -1,8 +1,12 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from leanfed.allocation.bench import paper_problem
 from leanfed.allocation.curves import bits_of, rate_of
+from leanfed.allocation.limits import plan_cost
+from leanfed.allocation.plan import plan
 from leanfed.allocation.rules import equal_shares, fastest_rates, fastest_split, fixed_rates, random_search
 
 
@@ -70,3 +74,22 @@ def test_a_floor_beyond_an_equal_share_leaves_the_client_out():
     solution = equal_shares(problem)
     assert [entry.client for entry in solution.excluded] == [9]
     assert "the floor of k, 0.5," in solution.excluded[0].why
+
+
+@pytest.mark.parametrize("solver", [fixed_rates, fastest_rates])
+@pytest.mark.parametrize("k", [0.25, 0.5, 0.7, 1.0])
+def test_one_bit_a_value_costs_the_most_with_half_of_them(solver: Any, k: float) -> None:
+    """With positions to send, half of the values take more bits than all: room for all is not room for half."""
+    problem = paper_problem(10, 0, bandwidth_hz=3e5).with_(value_bits=1)
+    plan = solver(problem, k=k, r=0.6, payload="exact")
+    latency, joules = plan_cost(problem, plan.k, plan.r, plan.l, "exact")
+    assert (latency <= problem.deadline_s * (1 + 1e-9)).all()
+    assert (joules <= problem.energy_budget_j * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("solver", ["certified", "fast", "equal", "fixed", "dca"])
+def test_clients_without_weight_can_be_left_alone_with_the_band(solver: str) -> None:
+    problem = paper_problem(2, 0).with_(weights=[0.0, 1.0], channel_gain=[1e-11, 0.0], k_min=0.01)
+    made = plan(problem, solver=solver)
+    assert [entry.client for entry in made.excluded] == [1]
+    assert made.relative_gap in (None, 0.0)

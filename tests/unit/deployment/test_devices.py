@@ -28,10 +28,13 @@ def fleet(world_of: Callable[..., World]) -> ReportedFleet:
     return ReportedFleet(radio, world, radio.open_fleet(world.task.clients, seed=0))
 
 
-def test_the_model_predicts_the_time_and_the_joules_of_the_last_training(fleet: ReportedFleet) -> None:
-    fleet.newest[2] = DeviceReport(MEASURED)
+@pytest.mark.parametrize("steps", [None, 8])
+def test_the_model_predicts_the_time_and_the_joules_of_the_last_training(
+    fleet: ReportedFleet, steps: int | None
+) -> None:
+    fleet.newest[2] = DeviceReport(MEASURED.model_copy(update={"step_head_steps": steps}))
     state = fleet.state(0)
-    share = computed_share(fleet.world, fleet.radio, np.array([0.8]))
+    share = computed_share(fleet.world, fleet.radio, np.array([0.8]), head_steps=steps)
     cycles = computation_cycles(32, fleet.radio.cycles_per_sample, share)
     seconds = computation_latency(cycles, state.cpu_hz[2])
     assert seconds == pytest.approx(0.05)

@@ -33,12 +33,17 @@ LEARNED: dict[str, dict[str, Any]] = {
     "measured": {"allocation": FAST | {"form": "tuned"}},
     "coded": {"algorithm": {"name": "flpdsp", "sparsify": {"error_feedback": True}}, "radio": CODED},
     "tuned": {"algorithm": {"name": "fedbabu", "tune_steps": 2}},
+    "scaffold": {"algorithm": {"name": "scaffold"}, "participation": {"fraction": 0.6}},
+    "feddyn": {"algorithm": {"name": "feddyn"}, "participation": {"fraction": 0.6}},
     "common": {"algorithm": {"name": "flpdsp", "k": 0.1, "sparsify": {"select": "common"}}},
 }
 
 
-# By default what no other one has: masks, a part of the clients, an optimiser's state, signals, views, a tuned test.
-@pytest.mark.parametrize("name", by_default(LEARNED, "fedmask", "steps", "adam", "measured", "coded", "tuned"))
+# By default what no other one has: masks, a part of the clients, an optimiser's state, signals, views, a tuned test, a
+# server that remembers.
+@pytest.mark.parametrize(
+    "name", by_default(LEARNED, "fedmask", "steps", "adam", "measured", "coded", "tuned", "feddyn")
+)
 def test_a_fleet_learns_what_the_simulator_learns(tmp_path: Path, name: str) -> None:
     settings = settings_of(**LEARNED[name])
     trial = Trial(settings, tmp_path, {"fleet": "profile"})

@@ -14,6 +14,7 @@ from leanfed.algorithms.base import ALGORITHMS, Algorithm
 from leanfed.algorithms.contract import SIGNALS, ServerState
 from leanfed.algorithms.fedper import FedPer
 from leanfed.algorithms.flpdsp import Flpdsp
+from leanfed.allocation.tuned_form import STEPS
 from leanfed.errors import InfeasibleError, SettingsError
 from leanfed.records import Floats, RoundPlan
 from leanfed.rounds.costs import Accountant, RadioSettings
@@ -362,7 +363,19 @@ def test_head_steps_that_have_no_effect_are_told(values: dict[str, object], note
     assert any(note in told for told in Settings.from_values(values).notes())
 
 
-def test_reports_without_noise_are_refused_in_a_private_run() -> None:
-    values = {"privacy": {"unit": "client", "noise_multiplier": 1.0}, "allocation": {"rule": "joint", "form": "tuned"}}
-    with pytest.raises(SettingsError, match="would travel without noise; set allocation.form = 'fast'"):
-        Settings.from_values({"algorithm": {"name": "flpdsp"}, **values})
+def test_the_tuned_form_goes_on_from_a_first_round_with_stated_rates(world_of: WorldOf) -> None:
+    made = planner(world_of(Flpdsp()), rule="joint", form="tuned", first_k=0.3, deadline_s=5.0)
+    first = made.plan(0).plan
+    assert first.head_steps is None
+    made.observe({"round": 0, "head_steps": None, **dict.fromkeys(SIGNALS, 0.5)})
+    assert made.plan(1).plan.head_steps in STEPS
+
+
+@pytest.mark.parametrize("form", ["plain", "safe", "fast", "tuned"])
+def test_of_a_poisson_cohort_nobody_may_come(world_of: WorldOf, form: str) -> None:
+    world = world_of(Flpdsp(), participation={"rule": "poisson", "fraction": 0.05})
+    limits = {"deadline_s": 5.0, "energy_total_j": 50.0, "theta": "given"}
+    made = planner(world, rounds=12, rule="joint", form=form, **limits)
+    came = [len(made.plan(number).plan.participants) for number in range(12)]
+    assert 0 in came
+    assert made.memory()["energy"]["rounds_left"] == 0

@@ -127,6 +127,15 @@ def test_a_round_without_anybody_still_releases_noise() -> None:
         ({"algorithm": {"name": "fedmask"}}, r"masks are no gradients"),
         ({"aggregation": {"name": "clip"}}, r"known sensitivity"),
         ({"participation": {"rule": "poisson", "fraction": 0.5}, "accountant": "exact"}, r"knows no sampling"),
+        (
+            {"algorithm": {"name": "flpdsp"}, "allocation": {"rule": "joint", "deadline_s": 1.0}},
+            r"plans follow sample counts",
+        ),
+        ({"allocation": {"wait": "pace", "deadline_s": 1.0}}, r"plans follow sample counts"),
+        (
+            {"participation": {"rule": "poisson", "fraction": 0.5}, "allocation": {"wait": "fastest"}},
+            r"depends on the others",
+        ),
         ({"clip": None}, r"without clip no noise is enough"),
         ({"noise_multiplier": None}, r"needs epsilon, noise_multiplier or both"),
     ],

@@ -269,3 +269,8 @@ def test_every_rule_for_sparse_uploads_is_timed_beside_the_mean() -> None:
     assert {"mean", "clip-dedupe"} <= set(fit)
     assert "median" not in fit
     assert all(row["milliseconds"] > 0 and row["over_mean"] > 0 and row["uploads"] == 3 for row in rows)
+
+
+def test_krum_leaves_out_who_has_no_weight() -> None:
+    weights = MultiKrum(liars=0.2).weigh(2, np.array([0.5, 0.5, 0.0, 0.0, 0.0]), [whole(x, 1) for x in range(5)])
+    assert weights.tolist() == [0.5, 0.5, 0.0, 0.0, 0.0]

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from leanfed.wireless import cost
-from leanfed.wireless.fleet import FleetSettings, FleetState, SampledFleet, stack
+from leanfed.wireless.fleet import Curves, FleetSettings, FleetState, SampledFleet, stack
 from leanfed.wireless.round_cost import Workload, equal_shares, round_cost
 
 NOISE = 4e-21
@@ -99,3 +101,12 @@ def test_many_rounds_at_once_equal_a_loop_over_rounds():
     np.testing.assert_allclose(
         cost.total_energy(together.computation_j, together.communication_j), together.energy_j.sum(axis=0)
     )
+
+
+def test_masks_take_measured_devices_as_many_seconds_as_samples_of_the_same_cycles():
+    ones = np.ones(2)
+    curves = Curves(link_bit_per_s=2e6 * ones, fixed_s=0.0 * ones, sample_s=2e-3 * ones, compute_w=3.0 * ones)
+    fleet = replace(two_clients(), curves=curves)
+    plain, masked = round_cost(fleet, work()), round_cost(fleet, replace(work(), more_cycles=5e7))  # of 50 samples
+    np.testing.assert_allclose(masked.computation_s - plain.computation_s, [0.1, 0.1])
+    np.testing.assert_allclose(masked.computation_j - plain.computation_j, [0.3, 0.3])

@@ -56,7 +56,7 @@ class Expected:
 
 def check_claims(answer: Answer, device: Device, expected: Expected, waited_s: float) -> None:
     """Refuse claims that cannot be: more seconds than have passed, more samples than were ordered."""
-    claimed = max(answer.ready_s + answer.train_s + answer.test_s, device.step_s or 0.0)
+    claimed = max(answer.worked_s, device.step_s or 0.0)
     if claimed > waited_s + CLAIM_SLACK_S:
         raise MessageError("implausible", f"it says to have worked for {claimed:.0f} s in {waited_s:.0f} s")
     most = max(answer.samples or 0, device.step_samples or 0)

@@ -291,7 +291,7 @@ class Inbox:
 
     def _measure(self, delivery: Delivery, answer: Answer, order: Order, member: Member) -> None:
         """Keep what an answer told of the device's link and speed; its own seconds are not the link's."""
-        measured, work_s = member.measured, answer.ready_s + answer.train_s + answer.test_s
+        measured, work_s = member.measured, answer.worked_s
         up_s, link_s = delivery.arrived_at - answer.sent_at, max(delivery.waited_s - work_s, 0.0)
         sizes = (float(delivery.sent.letter.base_bytes), float(len(answer.frame)))
         measured.note_passage(Passage(*sizes, link_s, up_s), order.round)

@@ -60,6 +60,8 @@ class Device(WireRecord):
     """Samples that went through it."""
     step_r: float | None = Field(default=None, ge=0, le=1)
     """Keep rate of the head in it."""
+    step_head_steps: int | None = Field(default=None, gt=0)
+    """Steps of the head on a batch, where the order planned them."""
     step_j: float | None = Field(default=None, ge=0, le=1e9)
     """Joules of the package or battery during it."""
     battery: float | None = Field(default=None, ge=0, le=1)
@@ -185,9 +187,16 @@ class Answer(WireRecord):
     test_loss: float | None = Field(default=None, ge=0)
     ready_s: float = Field(ge=0)
     """Seconds to load data, head and base."""
+    prepare_s: float = Field(default=0.0, ge=0)
+    """Seconds until a client's first state was made; they come once."""
     train_s: float = Field(ge=0)
     test_s: float = Field(ge=0)
     sent_at: float = Field(ge=0)
+
+    @property
+    def worked_s(self) -> float:
+        """The device's own seconds."""
+        return self.ready_s + self.prepare_s + self.train_s + self.test_s
 
 
 def pack(*, device: Device | None = None, base: ArrayRecord | None = None, **parts: WireRecord) -> RecordDict:

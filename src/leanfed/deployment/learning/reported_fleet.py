@@ -116,7 +116,8 @@ class ReportedFleet(Fleet):
         return self._cycles(device) / device.step_s
 
     def _cycles(self, device: Device) -> float:
-        return self.radio.cycles_per_sample * self._work(device.step_samples or 0, device.step_r or 0.0, None)
+        work = self._work(device.step_samples or 0, device.step_r or 0.0, device.step_head_steps)
+        return self.radio.cycles_per_sample * work
 
     def _zeta(self, device: Device, cpu_hz: float) -> float | None:
         """zeta at which Eq. (13) gives the measured joules: E / (omega^3 tau) = E / (omega^2 cycles)."""

@@ -492,7 +492,8 @@ class FleetServer:
     def _moved(self, progress: Progress, combined: Combined) -> ServerState:
         """The server's state after an update, with what clients have of it."""
         how, number = self.settings, progress.round
-        moved = stepped(how.algorithm, progress.server, combined.update, how.training, number)
+        taken = math.fsum(self._planner().world.task.gamma[sorted(self.inbox.accepted)])
+        moved = stepped(how.algorithm, progress.server, combined.update, how.training, number, taken)
         moved = remembering(moved, combined.memory)
         server, difference = advanced(self.views.how, progress.server, moved, how.seed, number)
         self.views.advance(server, difference)

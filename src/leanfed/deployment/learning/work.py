@@ -120,11 +120,13 @@ def carry_out(
         if hidden is not None and order.train:
             cover = hidden.prepared(bench.settings, order, store, node, name_of(shared))
         settled = store.settle(order.applied, order.applied_token)
+        found = time.perf_counter()
         state = settled.state or bench.world.algorithm.start_client(bench.world.task, client)
         ready = time.perf_counter()
         tested = _test(bench, shared, state, client) if order.evaluate and bench.shows else (None, None)
         done = time.perf_counter()
-        answer: dict[str, object] = {"store": settled.standing, "ready_s": ready - began, "test_s": done - ready}
+        answer: dict[str, object] = {"store": settled.standing, "ready_s": found - began, "test_s": done - ready}
+        answer |= {"prepare_s": ready - found} if settled.state is None else {}
         answer |= {"accuracy": tested[0], "test_loss": tested[1]}
         device = Device(flops_per_s=calibrate(), battery=battery())
         if order.train:
@@ -159,7 +161,13 @@ def _train(
     trained: dict[str, object] = {**sent, "loss": loss, "samples": samples, "train_s": seconds}
     if updates.signals is not None:
         trained["signals"] = np.nan_to_num(updates.signals[0], nan=UNKNOWN).tolist()
-    measured = {"step_s": seconds, "step_samples": samples, "step_r": order.r, "step_j": joules}
+    measured: dict[str, float | None] = {
+        "step_s": seconds,
+        "step_samples": samples,
+        "step_r": order.r,
+        "step_j": joules,
+    }
+    measured["step_head_steps"] = order.head_steps
     return trained, device.model_copy(update=measured)
 
 
