@@ -1,7 +1,8 @@
 """Rules that judge a claim on numbers: orderings, ratios and trends, seed by seed.
 
 A value of None was not reached (an accuracy that a run never had): as a cost it is larger than any number. What was not
-measured at all is not judged, and neither is a claim of which a part was not measured. Where the paper states a value,
+measured at all is not judged, and neither is a claim of which a part was not measured, be it in one seed; a claim that
+fails on the seeds that are there fails. Where the paper states a value,
 the verdict is two-sided: within its range, better or worse.
 """
 
@@ -80,6 +81,11 @@ class Book:
         x, y = self.ours(a), self.ours(b)
         return [(x[seed], y[seed]) for seed in sorted(x.keys() & y.keys())]
 
+    def lacking(self, *cells: Labels) -> list[int]:
+        """The seeds that some of these numbers have and others do not."""
+        there = Counter(seed for labels in cells for seed in self.ours(labels))
+        return sorted(seed for seed, count in there.items() if count < len(cells))
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -97,6 +103,15 @@ class Verdict:
 
 
 NOT_MEASURED = Verdict("not judged", "not measured", reason="the runs it needs are not there")
+
+
+def unless_lacking(book: Book, verdict: Verdict, *cells: Labels) -> Verdict:
+    """The verdict on the seeds that all have; what holds on these alone is not judged."""
+    seeds = book.lacking(*cells)
+    if not seeds or verdict.outcome in BAD:
+        return verdict
+    told = ", ".join(map(str, seeds))
+    return replace(verdict, outcome="not judged", reason=f"not all of it is there for seed {told}")
 
 
 class Rule(ABC):
@@ -133,7 +148,8 @@ class Ratio(Rule):
         if isinstance(ratios, Verdict):
             return ratios
         mean = sum(ratios) / len(ratios)
-        return Verdict.of(mean < self.below, spread(ratios), ratios, f"{mean:.2f} is not below {self.below:.3g}")
+        found = Verdict.of(mean < self.below, spread(ratios), ratios, f"{mean:.2f} is not below {self.below:.3g}")
+        return unless_lacking(book, found, self.a, self.b)
 
     @override
     def says(self) -> str:
@@ -167,7 +183,7 @@ class Share(Rule):
         low, high = self.range
         outcome: Outcome = "better" if mean < low else "worse" if mean > high else "within"
         reason = "" if outcome == "within" else f"{mean:.2f} is not within {low:.2f} to {high:.2f}"
-        return Verdict(outcome, spread(ratios), tuple(ratios), reason)
+        return unless_lacking(book, Verdict(outcome, spread(ratios), tuple(ratios), reason), self.a, self.b)
 
     @property
     def range(self) -> tuple[float, float]:
@@ -204,10 +220,11 @@ class Less(Rule):
         told = [(y, x) for x, y in pairs] if self.turned else pairs
         ours = _against(told)
         differences = [x - y for x, y in told if math.isfinite(x) and math.isfinite(y)]
-        wrong = sum(x >= y + self.slack for x, y in pairs)
+        wrong = sum(not x < y + self.slack for x, y in pairs)
         asked = f", by {-self.slack:g} asked" if self.slack < 0 else f", with {self.slack:g} allowed" * bool(self.slack)
         seeds = f" (wrong in {wrong} of {len(pairs)} seeds)" if len(pairs) > 1 else ""
-        return Verdict.of(not wrong, ours, differences, f"{compared(first, second)}: {ours}{asked}{seeds}")
+        found = Verdict.of(not wrong, ours, differences, f"{compared(first, second)}: {ours}{asked}{seeds}")
+        return unless_lacking(book, found, self.a, self.b)
 
     @override
     def says(self) -> str:
@@ -240,7 +257,8 @@ class Near(Rule):
         apart = [abs(x - y) for x, y in pairs]
         holds = all(gap <= self.within for gap in apart)
         reason = f"{compared(self.a, self.b)}: {ours}, more than {self.within:g} apart"
-        return Verdict.of(holds, ours, [gap for gap in apart if math.isfinite(gap)], reason)
+        found = Verdict.of(holds, ours, [gap for gap in apart if math.isfinite(gap)], reason)
+        return unless_lacking(book, found, self.a, self.b)
 
     @override
     def says(self) -> str:
@@ -303,14 +321,17 @@ class Trend(Rule):
     def judge(self, book: Book) -> Verdict:
         """Two in a row that are not reached are level."""
         columns = [book.ours(labels) for labels in self.series]
-        if not all(columns):
+        common = set.intersection(*map(set, columns))
+        if not common:
             return NOT_MEASURED
+        columns = [{seed: column[seed] for seed in common} for column in columns]
         means = [_cost(Number({}, None, column).mean) for column in columns]
         sign = 1 if self.rising else -1
         steps = [sign * (after - before) for before, after in pairwise(means)]
         holds = all(step > -self.slack for step in steps) and sign * (means[-1] - means[0]) > self.slack
         ours = ", ".join(average([mean]) for mean in means)
-        return Verdict.of(holds, ours, means, f"{ours} does not {'rise' if self.rising else 'fall'} throughout")
+        found = Verdict.of(holds, ours, means, f"{ours} does not {'rise' if self.rising else 'fall'} throughout")
+        return unless_lacking(book, found, *self.series)
 
     @override
     def says(self) -> str:
@@ -451,9 +472,9 @@ def _ratios(book: Book, a: Labels, b: Labels) -> list[float] | Verdict:
         return NOT_MEASURED
     if any(x is None for x, _ in pairs):
         return Verdict("fails", "not reached", reason="not reached")
-    if any(y is None for _, y in pairs):
+    if any(not y for _, y in pairs):
         return Verdict("not judged", "no yardstick", reason="the yardstick is not reached")
-    return [float(x or 0.0) / float(y or math.nan) for x, y in pairs]
+    return [x / y for x, y in pairs if x is not None and y]
 
 
 def _against(pairs: Sequence[tuple[float, float]]) -> str:

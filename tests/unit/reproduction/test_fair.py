@@ -71,9 +71,11 @@ def everywhere(method: str, accuracy: Sequence[float], seconds: float) -> list[A
 
 def test_the_tuned_form_is_set_against_the_soonest_of_all_opponents() -> None:
     curve, claim = [0.5, *[0.98] * 5], fair._tuned_claims()[0]  # half of the soonest opponent's seconds
-    others = [*everywhere("Local", [0.6] * 6, 1.0), *everywhere("FedPer, equal", curve, 1.0)]
+    late = {name: [0.6] * 6 for name in fair.OPPONENTS} | {"FedPer, equal": curve}
 
     def judged(*more: Any) -> tuple[str, float | None]:
+        given = {outcome.job.labels["method"] for outcome in more}
+        others = [one for name in late if name not in given for one in everywhere(name, late[name], 1.0)]
         found: Measured = fair.measure([*others, *more], Scale((20,)))
         book = ENTRIES["fair"].book(found)
         mine = book.ours(fair.cell(fair.OPT_TUNED, fair.ALL_FOUR, fair.OF_BEST, fair.HALFWAY))
@@ -85,6 +87,7 @@ def test_the_tuned_form_is_set_against_the_soonest_of_all_opponents() -> None:
     assert judged(*tuned, *everywhere(fair.DAMPED_FAST, curve, 0.1))[0] == "holds"  # a form of ours is no opponent
     assert judged(*everywhere(fair.OPT_TUNED, [0.6] * 6, 0.4)) == ("fails", None)
     assert judged(*tuned[1:])[0] == "not judged"  # a partition is missing
+    assert judged(*tuned, *everywhere(fair.RULE, curve, 0.5)[1:])[0] == "not judged"  # an opponent, on one partition
 
 
 def test_settings_are_chosen_on_other_seeds_and_on_samples_of_no_test() -> None:

@@ -79,6 +79,7 @@ TABLE: Final[Mapping[str, Changes]] = {
 }
 RULE: Final = "FLPDSP, k = 0.05, fastest 60 %, damped"  # without a planner
 OPPONENTS: Final = (*EQUAL, *ALONE, *AIDED, *STEADY)
+DIVERGED: Final = {("FedRep + head steps + pace", "alpha 0.1", 22)}  # in full size: it keeps no target
 PROTOCOL: Final[Changes] = ("evaluation.every=1",)
 HALFWAY, END, LAST = "halfway", "end", 5  # target names; evaluations in an end
 SUSTAINED, FIRST = "sustained seconds to the target", "seconds to the target"
@@ -172,7 +173,8 @@ def _shares(values: Sequence[tuple[Labels, int, float | None]]) -> list[tuple[La
 def _of_the_best(values: Sequence[tuple[Labels, int, float | None]]) -> list[tuple[Labels, int, float | None]]:
     """The tuned form's sustained seconds over those of the soonest opponent, by seed; then over all partitions.
 
-    None where an opponent keeps the target and the tuned form does not; nothing where no opponent keeps it.
+    None where an opponent keeps the target and the tuned form does not; nothing where no opponent keeps it, or where
+    one has not been run.
     """
     times: dict[tuple[str, int, str], dict[str, float]] = {}
     for labels, seed, seconds in values:
@@ -181,8 +183,9 @@ def _of_the_best(values: Sequence[tuple[Labels, int, float | None]]) -> list[tup
             row[labels["method"]] = np.inf if seconds is None else seconds
     shares: dict[tuple[str, int], dict[str, float]] = {}
     for (target, seed, partition), rows in times.items():
-        soonest = min((rows[name] for name in OPPONENTS if name in rows), default=np.inf)
-        if OPT_TUNED in rows and soonest < np.inf:
+        soonest = min((rows.get(name, np.inf) for name in OPPONENTS), default=np.inf)
+        there = all(name in rows or (name, partition, seed) in DIVERGED for name in (OPT_TUNED, *OPPONENTS))
+        if there and soonest < np.inf:
             shares.setdefault((target, seed), {})[partition] = rows[OPT_TUNED] / soonest
     found: list[tuple[Labels, int, float | None]] = []
     for (target, seed), by in shares.items():
