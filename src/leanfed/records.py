@@ -37,6 +37,8 @@ class Section(BaseModel):
         kinds = _kinds(annotation)
         if not kinds & {int, float}:
             return value
+        if value == "none" and type(None) in kinds and str not in kinds:  # TOML has no word for it
+            return None
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, bool) and bool not in kinds:
                 raise PydanticCustomError("number", "must be a number; {word} is none", {"word": str(each).lower()})

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import leanfed as package
+from leanfed.errors import SettingsError
 from leanfed.runs.settings import Settings
 from tests.integration.conftest import Leanfed
 
@@ -118,6 +119,19 @@ def test_the_demo_ends_with_a_table_a_picture_and_its_folder(leanfed: Leanfed, t
         (["compare", ".", "--picture", "x.exe"], "--picture x.exe ends in '.exe', but must end in .png"),
         (["compare", ".", "--picture", "a/b/x.png"], "there is no folder a"),
         (["report", ".", "--out", "a/b/x.html"], "there is no folder a"),
+        (["run", "small.toml", "--out", "x", "--seeds", "1-0"], "1-0 is empty. Give the smaller number first"),
+        (["run", "small.toml", "--out", "x", "--seeds", "0-9999999999"], "10000000000 seeds. At most"),
+        (["run", "small.toml", "--out", "x", "--seeds", "0", "--seed", "3"], "--seed and --seeds are both given"),
+        (["run", "small.toml", "--dry-run", "--seeds", "garbage"], "no list of seeds"),
+        (["run", "small.toml", "--out", "x", "--set", ".=3"], "has a part without a name"),
+        (["run", "small.toml", "--out", "x", "--set", "rounds=0"], "small.toml with --set: rounds is 0"),
+        (["compare", ".", "--target", "nan"], "--target is nan"),
+        (["report", ".", "--target", "inf"], "--target is inf"),
+        (["export", "x"], "x is no run folder"),
+        (["export", "x", "--out", "a/b/x.onnx"], "there is no folder a"),
+        (["plan", "--fleet", "paper", "--payload", "exat"], "did you mean 'exact'"),
+        (["plan", "small.toml", "--model", "resnet18"], "--model is for --fleet, but small.toml holds its clients"),
+        (["plan", "small.toml", "--seed", "3"], "--seed is for --fleet, but small.toml holds its clients"),
     ],
 )
 def test_bad_input_exits_with_2_and_writes_nothing(
@@ -128,6 +142,13 @@ def test_bad_input_exits_with_2_and_writes_nothing(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["small.toml"]
+
+
+def test_a_limit_can_be_left_out_on_the_command_line_and_in_a_file(settings_file: Path) -> None:
+    settings = Settings.from_toml(settings_file, ["allocation.deadline_s=none", "allocation.energy_budget_j='none'"])
+    assert (settings.allocation.deadline_s, settings.allocation.energy_budget_j) == (None, None)
+    with pytest.raises(SettingsError, match="learning_rate is 'none', but must be a number"):
+        Settings.from_toml(settings_file, ["training.learning_rate=none"])
 
 
 def test_a_truncated_parquet_file_exits_with_2(leanfed: Leanfed, settings_file: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import leanfed
 from leanfed.cli.app import app
-from leanfed.errors import SettingsError
+from leanfed.errors import InputError, SettingsError
 from leanfed.files import read_json
 from leanfed.runs.study import missing, read_study
 
@@ -108,3 +108,11 @@ def test_several_seeds_are_runs_side_by_side(tmp_path: Path) -> None:
     assert "means over seeds" in shown
     with pytest.raises(SettingsError, match="no list of seeds"):
         cli(*words[:-1], "a")
+
+
+def test_a_study_without_a_finished_run_has_no_tables(tmp_path: Path) -> None:
+    text = block().replace("rounds = 100", "rounds = 2")
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises(InputError, match="is finished there. Leave --no-train out"):
+        cli("study", str(tmp_path / "study.toml"), "--out", str(tmp_path / "out"), "--no-train")
+    assert "[methods.NAME]" in cli("study", "--help")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +10,29 @@ from typing import Annotated
 
 import typer
 
+from leanfed.errors import InputError
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines, and nothing else.")]
 DATA_DIR = "LEANFED_DATA, else your own data folder"  # what --data-dir is when left out
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets.", show_default=DATA_DIR)]
+
+
+def numbers(values: list[float] | None) -> list[float] | None:
+    """Refuse what is no number or has no end."""
+    for value in values or ():
+        if not math.isfinite(value):
+            raise InputError(f"--target is {value}, but must be a number such as 0.9.")
+    return values
+
+
 Targets = Annotated[
     list[float] | None,
-    typer.Option(min=0, help="Accuracies to time, or errors where numbers are predicted.", show_default="0.8, 0.9"),
+    typer.Option(
+        min=0,
+        callback=numbers,
+        help="Accuracies to time, or errors where numbers are predicted.",
+        show_default="0.8, 0.9",
+    ),
 ]
 Import = Annotated[
     list[Path] | None,

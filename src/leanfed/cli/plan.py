@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperOption
 from leanfed.cli.display import screen, warn
 from leanfed.cli.display_plan import draw_plan, show_cuts, show_plan, show_what_if, working
 from leanfed.cli.options import DataDir, Import, Json, import_all
-from leanfed.errors import InputError
+from leanfed.errors import InputError, nearest
 from leanfed.files import check_parent
 
 if TYPE_CHECKING:
@@ -51,6 +51,15 @@ Cuts = Annotated[
         "which one task.split = auto takes. --set then changes a setting."
     ),
 ]
+Fleet = Annotated[
+    str | None, typer.Option(help="Plan for this fleet instead of a file: paper, or a fleet as CSV or Parquet.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="Sizes and limits that go with --fleet: lenet5 or resnet18.", show_default="lenet5")
+]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Seed of the paper's fleet and of the random solver.", show_default="0")
+]
 Radius = Annotated[float | None, typer.Option(help="Radius of the cell that --fleet paper draws.", show_default="200")]
 
 
@@ -59,12 +68,10 @@ def plan(
     form: Form = None,
     solver: Annotated[str | None, typer.Option(help="How to plan.")] = None,
     payload: Annotated[str, typer.Option(help="Bits of an upload: exact, or the paper's count (paper).")] = "exact",
-    fleet: Annotated[
-        str | None, typer.Option(help="Plan for this fleet instead of a file: paper, or a fleet as CSV or Parquet.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="Sizes and limits that go with --fleet: lenet5 or resnet18.")] = "lenet5",
+    fleet: Fleet = None,
+    model: Model = None,
     clients: Annotated[int | None, typer.Option(min=1, help="Take only (or draw) so many clients.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the paper's fleet and of the random solver.")] = 0,
+    seed: Seed = None,
     radius_m: Radius = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change one field of the problem, for example --set k_min=0.05")
@@ -91,8 +98,11 @@ def plan(
     if cuts is not None:
         _show_cuts(cuts, change or [], data_dir, as_json, given=(problem, fleet, what_if, save, picture))
         return
-    _check(k, r, (save, picture))
-    source = _plan_source(problem, fleet, model, clients, seed, radius_m)
+    _check(k, r, payload, (save, picture))
+    drawn = {"--radius-m": radius_m, "--model": model, "--seed": None if solver == "random" else seed}
+    _refuse_drawn(problem if fleet is None else None, drawn)
+    seed = seed or 0
+    source = _plan_source(problem, fleet, model or "lenet5", clients, seed, radius_m)
     changes = dict(parse_change(text) for text in change or [])
     form = chosen_form(form, solver)
     options = {"form": form, "solver": solver, "payload": payload, **_wanted(solver, k=k, r=r, seed=seed)}
@@ -123,8 +133,19 @@ def _show_cuts(
         show_cuts(choice.to_json())
 
 
-def _check(k: float, r: float, files: tuple[Path | None, ...]) -> None:
-    """Refuse rates that are no numbers, and files in folders that are not there."""
+def _refuse_drawn(problem: Path | None, options: Mapping[str, object]) -> None:
+    """Refuse what says how clients are drawn, for a problem that holds its own."""
+    for option, value in options.items():
+        if problem is not None and value is not None:
+            raise InputError(f"{option} is for --fleet, but {problem} holds its clients. Leave it out.")
+
+
+def _check(k: float, r: float, payload: str, files: tuple[Path | None, ...]) -> None:
+    """Refuse rates that are no numbers, an unknown count of bits, and files in folders that are not there."""
+    from leanfed.allocation.curves import PAYLOADS
+
+    if payload not in PAYLOADS:
+        raise InputError(f"--payload is {payload!r}, which is no count of bits: {nearest(payload, PAYLOADS)}")
     if math.isnan(k) or math.isnan(r):
         raise InputError(f"--k is {k} and --r is {r}, but both must be numbers from 0 to 1.")
     for wanted in files:
@@ -147,8 +168,6 @@ def _plan_source(
     from leanfed.allocation.cells import from_file, from_fleet
 
     if problem is not None and fleet is None:
-        if radius_m is not None:
-            raise InputError(f"--radius-m is for --fleet paper, but {problem} holds its clients. Leave it out.")
         return from_file(problem, clients=clients)
     if fleet is not None and problem is None:
         return from_fleet(fleet, model=model, clients=clients, seed=seed, radius_m=radius_m)

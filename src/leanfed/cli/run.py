@@ -50,13 +50,14 @@ def run(
 
     Example: leanfed run experiment.toml --out runs/first
     """
-    from leanfed.runs.study import seeds_of
-
     import_all(imports)
     settings, text = _read_settings(config, change or [], seed)
+    several = _several(seed, seeds)
     if dry_run:
         from leanfed.runs.estimate import estimate
 
+        if several is not None:
+            _note(f"one of {len(several)} seeds is told; each takes as much.")
         show_estimate(estimate(settings, None if data_dir is None else str(data_dir)), as_json)
         return
     if out is None:
@@ -65,10 +66,9 @@ def run(
     if on is not None:
         if not alone:
             raise InputError("--on has each run carried out by one process. Leave it out, or the ranks.")
-        wanted = None if seeds is None else seeds_of(seeds)
-        _run_elsewhere(on, settings, out, wanted, data_dir, imports or [], as_json)
-    elif seeds is not None:
-        _run_seeds(settings, out, seeds_of(seeds), data_dir, text, as_json, alone=alone)
+        _run_elsewhere(on, settings, out, several, data_dir, imports or [], as_json)
+    elif several is not None:
+        _run_seeds(settings, out, several, data_dir, text, as_json, alone=alone)
     elif is_rank():
         _run_as_rank(settings, out, data_dir, text, as_json)
     elif ranks is not None:
@@ -76,6 +76,15 @@ def run(
         _launch(ranks, ["run", str(config), "--out", str(out), *changes], data_dir, imports, as_json)
     else:
         _run_alone(settings, out, data_dir, text, as_json)
+
+
+def _several(seed: int | None, seeds: str | None) -> list[int] | None:
+    """The seeds of --seeds."""
+    from leanfed.runs.study import seeds_of
+
+    if seed is not None and seeds is not None:
+        raise InputError("--seed and --seeds are both given. Leave one of them out.")
+    return None if seeds is None else seeds_of(seeds)
 
 
 def _run_alone(settings: Settings, out: Path, data_dir: Path | None, text: str | None, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from leanfed.cli.options import DataDir, Import, Json, On, import_all
 
 
 def study(
-    file: Annotated[Path, typer.Argument(help="Study file (TOML): seeds, [base], [grid], [methods.NAME].")],
+    file: Annotated[Path, typer.Argument(help="Study file (TOML): seeds, \\[base], \\[grid], \\[methods.NAME].")],
     out: Annotated[Path, typer.Option(help="Where runs, tables and figures go.")] = Path("runs/study"),
     processes: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time.", show_default="1, and elsewhere all at once")

@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import logging
+import math
 import tempfile
 import time
 import warnings
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from leanfed.algorithms.contract import PRIVATE, ClientState, ServerState
 from leanfed.algorithms.learner import one_thread
 from leanfed.errors import InputError, LeanfedError, MissingExtraError, first_line
-from leanfed.files import sha256_of, write_atomically, write_text
+from leanfed.files import check_parent, make_folder, sha256_of, write_atomically, write_text
 from leanfed.results import RunFolder
 from leanfed.rounds.broadcast import seen
 from leanfed.rounds.evaluation import at_own_width, scored, used_weights
@@ -95,6 +96,8 @@ def export_model(
     if int8 and format != "onnx":
         raise InputError(f"8-bit models are written in ONNX only, not as {format!r}. Choose --format onnx.")
     path = Path(out)
+    check_parent(path)
+    make_folder(path.parent)
     world, whole = client_model(RunFolder(Path(folder)), client, data_dir)
     model, taken = without_units(world, whole, units)
     sample = world.task.test.batch(world.task.partition.test[client][:1]).inputs
@@ -111,6 +114,8 @@ def export_model(
 
 def client_model(folder: RunFolder, client: int, data_dir: str | Path | None = None) -> tuple[World, nn.Module]:
     """The world of a finished run, and the model that one of its clients predicts with, in evaluation mode."""
+    if not folder.settings.is_file():
+        raise InputError(f"{folder.path} is no run folder. Name one, such as runs/first.")
     if not folder.weights.is_file():
         raise InputError(
             f"{folder.path} has no weights.safetensors: the run has not ended, or had run.keep_weights = false. "
@@ -151,7 +156,7 @@ def without_units(world: World, model: nn.Module, share: float | None) -> tuple[
 
 
 def _largest(layer: Layer, entries: Tensor, private: Tensor, share: float) -> Tensor:
-    count = int(share * layer.units + 1e-9)
+    count = int(share * layer.units + 1e-9) if math.isfinite(share) else 0
     if not 1 <= count <= layer.units:
         raise InputError(
             f"A share of {share:g} leaves {count} of the {layer.units} units of {layer.name!r}. Keep at least one, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -318,12 +318,14 @@ class Settings(Section):
         return self
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any], source: str = "settings", text: str = "") -> Settings:
-        """Check plain values; `source` and `text` let a refusal name the file and line."""
+    def from_values(
+        cls, values: Mapping[str, Any], source: str = "settings", text: str = "", changed: Collection[str] = ()
+    ) -> Settings:
+        """Check plain values; `source` and `text` let a refusal name the file and line, `changed` what --set gave."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise SettingsError(_explain(error, values, source, text)) from None
+            raise SettingsError(_explain(error, values, source, text, changed)) from None
         except SettingsError as error:
             raise SettingsError(f"{source}: {error}") from None
 
@@ -345,7 +347,7 @@ class Settings(Section):
             raise SettingsError(f"{path} is empty. Write what differs from the defaults, for example: rounds = 100")
         for override in overrides:
             set_value(values, override)
-        return cls.from_values(values, str(path), text)
+        return cls.from_values(values, str(path), text, [one.partition("=")[0].strip() for one in overrides])
 
     def notes(self) -> tuple[str, ...]:
         """What a user should know of these settings before a run."""
@@ -423,6 +425,8 @@ def set_value(values: dict[str, Any], override: str) -> None:
     except ValueError:
         value = raw
     *tables, last = key.strip().split(".")
+    if not all((*tables, last)):
+        raise SettingsError(f"--set {override!r} has a part without a name. For example: --set training.momentum=0.9")
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
@@ -451,14 +455,16 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def _explain(error: ValidationError, values: Mapping[str, Any], source: str, text: str) -> str:
+def _explain(
+    error: ValidationError, values: Mapping[str, Any], source: str, text: str, changed: Collection[str] = ()
+) -> str:
     """The first refusals of a settings tree, one line each.
 
     Where a number or a list may stand, a number is refused as a number, and a list as a list.
     """
     details = error.errors()
     kept = [each for each in details if not _said_better(each, details)]
-    return "\n".join(_explain_one(detail, values, source, text) for detail in kept[:3])
+    return "\n".join(_explain_one(detail, values, source, text, changed) for detail in kept[:3])
 
 
 def _said_better(detail: ErrorDetails, details: Sequence[ErrorDetails]) -> bool:
@@ -475,12 +481,14 @@ def _location(detail: ErrorDetails) -> list[str]:
     return [str(part) for part in detail["loc"] if not re.match(r"constrained-|float|int$|tuple|.*\[", str(part))]
 
 
-def _explain_one(detail: ErrorDetails, values: Mapping[str, Any], source: str, text: str) -> str:
+def _explain_one(
+    detail: ErrorDetails, values: Mapping[str, Any], source: str, text: str, changed: Collection[str]
+) -> str:
     """Where, what, the value, what is allowed."""
     location = _location(detail)
     line = _line_of(location, text)
-    where = f"{source}:{line}" if line else source
     key = ".".join(location) or "settings"
+    where = f"{source} with --set" if key in changed else f"{source}:{line}" if line else source
     if detail["type"] == "extra_forbidden":
         return f"{where}: unknown setting {key!r}: {nearest(location[-1], _known_keys(location[:-1], values))}"
     message = detail["msg"].removeprefix("Value error, ")

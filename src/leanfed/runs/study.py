@@ -24,6 +24,7 @@ from leanfed.runs.read import read
 from leanfed.runs.settings import Settings
 
 NOT_CONTENT = ("checkpoint_every", "threads", "keep_weights", "track", "ranks")  # of [run]: they change no result
+MOST_SEEDS = 100_000  # of one command
 
 
 class Study(Section):
@@ -202,5 +203,10 @@ def seeds_of(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise SettingsError(f"--seeds {text!r} is no list of seeds. Give numbers, such as 0,1,2 or 0-9.")
-        found += range(int(first), int(last if dash else first) + 1)
+        wanted = range(int(first), int(last if dash else first) + 1)
+        if not wanted:
+            raise SettingsError(f"--seeds {text!r}: {part.strip()} is empty. Give the smaller number first.")
+        if len(wanted) > MOST_SEEDS:
+            raise SettingsError(f"--seeds {text!r} is {len(wanted)} seeds. At most {MOST_SEEDS} go into one command.")
+        found += wanted
     return list(dict.fromkeys(found))

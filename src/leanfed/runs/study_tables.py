@@ -14,7 +14,7 @@ import polars as pl
 
 from leanfed.charts.publication import Series, draw_lines
 from leanfed.charts.tables import Block, latex, markdown
-from leanfed.errors import LeanfedError
+from leanfed.errors import InputError, LeanfedError
 from leanfed.files import make_folder, write_json, write_text
 from leanfed.quantities import SCHEMA, guess_of, rises, scores, spent
 from leanfed.runs.outcome import Run
@@ -26,8 +26,10 @@ Found = Sequence[tuple[Job, Run]]
 
 def study_results(study: Study, carried: Carried) -> dict[str, Any]:
     """Everything that the tables show, as plain values."""
+    if not carried.runs and not carried.failures:
+        raise InputError(f"No run of {study.name!r} is finished there. Leave --no-train out, or name another --out.")
     if not carried.runs:
-        raise LeanfedError(f"No run of {study.name!r} was carried out. The first reason: {[*carried.failures, '-'][0]}")
+        raise LeanfedError(f"No run of {study.name!r} was carried out. The first reason: {carried.failures[0]}")
     main = carried.runs[0][1].main
     reference = study.reference or next(iter(study.methods), study.name)
     points = list(dict.fromkeys(job.point for job, _ in carried.runs))
